@@ -1,0 +1,115 @@
+# Sluice. `make help` lists the targets; docs/architecture.md is the tour.
+V ?= plain
+B := build/$(V)
+CC_plain := $(CC)
+CC_asan  := $(CC)
+CC_tsan  := $(CC)
+CC_fuzz  := $(firstword $(foreach c,clang clang-19 clang-16 clang-15 clang-14,$(shell command -v $(c) 2>/dev/null)) clang)
+COMPILE  := $(CC_$(V))
+
+PKGS      := libevent libevent_openssl libevent_pthreads openssl libpcre2-8 libutf8proc
+PKG_CFLAGS := $(shell pkg-config --cflags $(PKGS) 2>/dev/null)
+PKG_LIBS   := $(shell pkg-config --libs $(PKGS) 2>/dev/null)
+WARN      := -Wall -Wextra -Wshadow -Wconversion -Wstrict-prototypes -Wmissing-prototypes -Wno-sign-conversion
+OPT_plain := -O2 -g
+OPT_asan  := -O1 -g -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer
+OPT_tsan  := -O1 -g -fsanitize=thread -fno-omit-frame-pointer
+OPT_fuzz  := -O1 -g -fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=all
+CFLAGS    := -std=c17 -D_GNU_SOURCE -ffp-contract=off $(WARN) $(OPT_$(V)) -I. $(PKG_CFLAGS) -MMD -MP
+LDLIBS    := $(PKG_LIBS) -lm -lpthread
+LINK      := $(OPT_$(V))
+
+# One file per instruction set, with flags of its own; absent from the build where the compiler cannot make it.
+ARCH := $(firstword $(subst -, ,$(shell $(CC) -dumpmachine)))
+ifeq ($(ARCH),x86_64)
+  ISA_avx2   := -mavx2 -mfma -mf16c
+  ISA_avx512 := -mavx2 -mfma -mf16c -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512vnni
+  ISA_SKIP   :=
+else
+  ISA_SKIP   := %_avx2.c %_avx512.c
+endif
+
+LAYERS := base policies kernels offload engine gateway cli
+SRC    := $(filter-out $(ISA_SKIP) cli/main.c,$(foreach d,$(LAYERS),$(wildcard $(d)/*.c)))
+OBJ    := $(SRC:%.c=$(B)/%.o) $(B)/gen/embedded.o
+LIB    := $(B)/libsluice.a
+TESTS  := $(patsubst %.c,$(B)/%,$(wildcard tests/*/check_*.c))
+HELPER := $(patsubst %.c,$(B)/%.o,$(wildcard tests/support/*.c))
+FUZZ   := $(patsubst tests/fuzz/%.c,build/fuzz/bin/%,$(wildcard tests/fuzz/fuzz_*.c))
+T      ?=
+
+.PHONY: all check check-clients asan tsan fuzz bench demo install help clean lib tests
+all: build/sluice
+build/sluice: build/plain/sluice
+	@ln -sf plain/sluice $@
+
+$(B)/sluice: $(B)/cli/main.o $(LIB)
+	$(COMPILE) $(LINK) -o $@ $^ $(LDLIBS)
+$(LIB): $(OBJ)
+	@rm -f $@
+	@ar rcs $@ $^
+lib: $(LIB)
+
+$(B)/%_avx2.o: CFLAGS += $(ISA_avx2)
+$(B)/%_avx512.o: CFLAGS += $(ISA_avx512)
+$(B)/%.o: %.c
+	@mkdir -p $(@D)
+	$(COMPILE) $(CFLAGS) -c -o $@ $<
+$(B)/gen/embedded.o: $(B)/gen/embedded.c
+	$(COMPILE) $(CFLAGS) -c -o $@ $<
+$(B)/gen/embedded.c: scripts/embed.sh $(wildcard conf/models/*.json)
+	@mkdir -p $(@D)
+	sh scripts/embed.sh $(wildcard conf/models/*.json) > $@.tmp && mv $@.tmp $@
+
+# Tests: a program per module. `make check T=offload/catalog` runs one; the runner counts and prints the closing line.
+CHECK_LIBS := $(shell pkg-config --libs check 2>/dev/null || echo -lcheck)
+$(B)/tests/%: $(B)/tests/%.o $(HELPER) $(LIB)
+	$(COMPILE) $(LINK) -o $@ $^ $(LDLIBS) $(CHECK_LIBS)
+tests: $(TESTS)
+check:
+	@sh scripts/deps.sh run test
+	@$(MAKE) --no-print-directory build/sluice tests
+	@sh scripts/check.sh "$(B)" $(T)
+asan tsan:
+	@sh scripts/deps.sh run test
+	@$(MAKE) --no-print-directory V=$@ build/$@/sluice tests
+	@sh scripts/check.sh build/$@ $(T)
+check-clients: all
+	@sh scripts/deps.sh run clients
+	@sh tests/clients/run.sh
+
+build/fuzz/bin/%: build/fuzz/tests/fuzz/%.o build/fuzz/libsluice.a
+	@mkdir -p $(@D)
+	$(CC_fuzz) -g -fsanitize=fuzzer,address,undefined -o $@ $^ $(LDLIBS)
+fuzz:
+	@sh scripts/deps.sh run fuzz
+	@$(MAKE) --no-print-directory V=fuzz fuzz-programs
+	@sh scripts/fuzz.sh build/fuzz/bin $(T)
+.PHONY: fuzz-programs
+fuzz-programs: $(FUZZ)
+
+demo:
+	@sh scripts/deps.sh run
+	@$(MAKE) --no-print-directory build/sluice
+	@sh scripts/demo.sh
+bench: all
+	@sh bench/run.sh $(T)
+
+PREFIX ?= /usr/local
+install: all
+	install -D -m 755 build/plain/sluice $(DESTDIR)$(PREFIX)/bin/sluice
+	install -d $(DESTDIR)$(PREFIX)/share/sluice/conf
+	cp -r conf/. $(DESTDIR)$(PREFIX)/share/sluice/conf/
+clean:
+	rm -rf build
+help:
+	@echo "make                  build/sluice"
+	@echo "make demo             install what is missing, fetch a small real model, serve it over TLS, stream an answer"
+	@echo "make check [T=x/y]    build and run all tests, or tests/x/check_y only"
+	@echo "make asan | tsan      the same tests under sanitizers (T=x/y works)"
+	@echo "make fuzz [T=name]    a short run of each fuzz target (FUZZ_RUNS=n)"
+	@echo "make check-clients    the openai and anthropic packages against a live server, in a venv of their own"
+	@echo "make bench            benchmarks (bench/); make install PREFIX=/usr/local; make clean"
+
+-include $(shell find build -name '*.d' 2>/dev/null)
+.SECONDARY:

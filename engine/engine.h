@@ -1,0 +1,82 @@
+/* engine/engine.h - the engine's front: requests in, tokens and text out. Speaks ids, text and sequences, never tensors.
+ *
+ * Owns:      the scheduler thread, sequences, KV pools, the backend, the weights.
+ * Invariant: a request ends with exactly one DONE or FAILED event; after eng_cancel no token event follows its end;
+ *            every queue is bounded (ERR_AGAIN when full); the sum of all memory is charged before the start.
+ * Threads:   submit, cancel, pause, stats from any thread; events arrive on the scheduler thread and must not block. */
+#ifndef SLUICE_ENGINE_ENGINE_H
+#define SLUICE_ENGINE_ENGINE_H
+#include "engine/model.h"
+
+struct eng_config {
+    const char *model_path, *alias;
+    uint32_t ctx;             /* -c: tokens a sequence; 0: the smaller of the model's and 4096 */
+    uint32_t seqs;            /* -np: sequences that run at once; 0: 8 */
+    uint32_t threads;         /* -t; 0: the cores this process may use */
+    uint32_t chunk;           /* -ub: most tokens of a step; 0: 256 */
+    uint32_t page_tokens;     /* --page: 16 or a multiple; 0: 64 */
+    enum krn_type kv_type;    /* --kv-type; KRN_TYPE_COUNT: f16, or f32 with --precision f32 */
+    enum krn_isa isa;         /* --kernels */
+    enum krn_precision precision;
+    uint64_t ram_max;         /* --ram; 0: what the machine allows less a reserve */
+    uint32_t queue_max;       /* requests waiting; 0: 64 */
+    uint64_t queue_tokens_max;/* prompt tokens waiting; 0: 4 * seqs * ctx */
+    void (*progress)(void *ctx, uint64_t done, uint64_t total); void *progress_ctx;
+};
+
+struct eng_sampling {
+    float temperature;        /* 0: greedy */
+    float top_p, min_p;       /* 1, 0: off */
+    int32_t top_k;            /* 0: off */
+    uint64_t seed;
+};
+/* ids: the prompt, then n_done tokens that an earlier life of this request produced (they count as output; their first text_skip
+ * bytes were delivered). All borrowed during the call. */
+struct eng_request {
+    uint64_t id;              /* the caller's name for it; unique among live ones */
+    const int32_t *ids; uint32_t n_ids, n_done;
+    uint64_t text_skip;
+    uint32_t max_tokens;      /* of output, n_done included; 0: to the end of the context */
+    uint32_t min_tokens;      /* end-of-sequence is not sampled before */
+    bool ignore_eos;
+    struct eng_sampling sampling;
+    const char *const *stops; const uint32_t *stop_lens; uint32_t n_stops; /* at most 16 of at most 256 bytes */
+    uint64_t deadline_ns;     /* clock_now_ns(); 0: none */
+    int32_t priority;         /* larger first */
+    const char *tenant;       /* namespace and fair share; NULL: "default" */
+};
+enum eng_finish { ENG_STOP, ENG_LENGTH, ENG_CANCELLED, ENG_DEADLINE, ENG_FAILED };
+struct eng_usage { uint32_t prompt_tokens, cached_tokens, output_tokens; uint64_t queue_ns, prefill_ns, decode_ns; };
+enum eng_event_type { ENG_EV_STARTED /* left the queue */, ENG_EV_TOKEN, ENG_EV_DONE };
+struct eng_event {
+    enum eng_event_type type;
+    uint64_t id;
+    int32_t token; uint32_t n_out;        /* TOKEN: the id, its number in the output (1-based) */
+    const char *text; size_t n;           /* TOKEN, DONE: text that may go out now (maybe empty); valid in the call */
+    enum eng_finish finish; const struct eng_usage *usage; const struct err *err; /* DONE; err when FAILED */
+};
+typedef void (*eng_event_fn)(void *ctx, const struct eng_event *ev);
+
+typedef struct eng_engine eng_engine;
+/* Loads the model, charges memory (weights, KV, activations) against ram_max, starts the scheduler, generates one token as a
+ * self-test. ERR_BUDGET says every item and what is missing. */
+int eng_open(eng_engine **out, const struct eng_config *cfg, eng_event_fn f, void *ctx, struct err *e);
+void eng_close(eng_engine *g);               /* cancels what runs */
+const struct eng_model *eng_model_of(const eng_engine *g);
+int eng_submit(eng_engine *g, const struct eng_request *r, struct err *e); /* ERR_AGAIN full; ERR_LIMIT prompt too long; ERR_INVALID */
+void eng_cancel(eng_engine *g, uint64_t id);
+void eng_pause(eng_engine *g, uint64_t id, bool paused); /* a reader that lags stops its own sequence only */
+void eng_drain(eng_engine *g);               /* refuses new requests with ERR_CLOSED; running ones go on */
+
+struct eng_stats {
+    uint32_t running, waiting, seqs_max; uint64_t waiting_tokens;
+    uint64_t requests, tokens_in, tokens_out, steps, step_ns;
+    uint64_t kv_pages, kv_pages_used, kv_bytes, weight_bytes, activation_bytes, ram_max;
+    uint64_t allocs_after_warmup;
+};
+void eng_stats(eng_engine *g, struct eng_stats *s);
+/* The configuration in force after defaults, and the description a gateway gets (JSON object: id, aliases, ctx, seqs, vocab,
+ * page_tokens, kv_type, numerics, tokenizer and template digests (hex), eos ids, sampling defaults). */
+void eng_config_in_force(const eng_engine *g, struct eng_config *c);
+int eng_describe(const eng_engine *g, struct buf *json, struct err *e);
+#endif

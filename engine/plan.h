@@ -1,0 +1,84 @@
+/* engine/plan.h - a model sheet compiled against one model's files: a flat list of kernel calls with every shape resolved.
+ *
+ * The only description of a model that executor, loader, planner, check and verify read.
+ * Owns:      everything it points to (one arena). Borrows the catalog's names while open.
+ * Invariant: every weight of an op is bound; every register is written before it is read; arena offsets of registers that
+ *            live at the same time do not overlap; nothing here depends on a device or an instruction set.
+ * Source:    docs/sheets.md. */
+#ifndef SLUICE_ENGINE_PLAN_H
+#define SLUICE_ENGINE_PLAN_H
+#include "base/arena.h"
+#include "base/err.h"
+#include "kernels/backend.h"
+#include "offload/weights.h"
+
+/* A run of ops between two places where the host must act: weights leased before, released after. */
+struct eng_segment {
+    const char *name;             /* "embed", "layer 3", "head" */
+    uint16_t layer;               /* KRN_NO_LAYER outside */
+    uint32_t op0, n_ops;
+    const uint32_t *records; uint32_t n_records; /* to lease; indices into eng_plan.records */
+    bool gate;                    /* the host decides after it (router -> expert leases) */
+};
+
+/* One logical tensor of the sheet, bound. weights[i] of the plan belongs to tensors[i]. */
+struct eng_tensor {
+    const char *name;             /* sheet's name: "q", "q.bias", "e_gate[17]" */
+    const char *file_name;        /* name in the files */
+    uint16_t layer;
+    enum krn_type type;
+    uint8_t n_dims; uint64_t dims[4]; /* logical shape, outermost first */
+    enum { ENG_SPLIT_NONE, ENG_SPLIT_ROWS, ENG_SPLIT_COLS, ENG_SPLIT_HEADS } split;
+    bool keep_precision;
+    const struct off_span *spans; uint32_t n_spans;
+    uint32_t scales;              /* tensor that holds this one's block scales, KRN_NO_WEIGHT: none */
+    const char *form;             /* "plain", "fp8-block", "mxfp4", "int4-packed": how the files store it */
+};
+
+struct eng_kv_group {             /* layers of equal kind, window and geometry: one page pool, one page table a sequence */
+    const char *state;            /* sheet's state name, "kv" */
+    enum { ENG_KV_HEADS, ENG_KV_LATENT } kind;
+    uint32_t heads, dim_k, dim_v, window; /* window 0: full. LATENT: heads 1, dim_k = rank + rope dim, dim_v = 0 */
+    const uint16_t *layers; uint32_t n_layers;
+};
+struct eng_recurrent {            /* fields of a state per sequence, equal for n_layers layers */
+    const char *state;
+    struct { const char *name; uint8_t n_dims; uint64_t dims[4]; enum krn_type type; } field[8]; uint32_t n_fields;
+    const uint16_t *layers; uint32_t n_layers;
+};
+
+struct eng_tap { const char *reg; uint16_t layer; uint32_t segment; struct krn_view view; }; /* a register as it is when that segment ends */
+
+struct eng_plan {
+    struct arena mem;
+    const char *sheet;            /* name of the sheet that matched */
+    uint8_t sheet_digest[32];     /* of the merged sheet's canonical text */
+    uint32_t vocab, hidden, layers, ctx;
+    struct krn_op *ops; uint32_t n_ops;
+    const char **op_reg;          /* [n_ops] the register that op i sets, for diagnosis and taps */
+    struct eng_segment *segments; uint32_t n_segments;
+    struct eng_tensor *tensors; struct krn_weight *weights; uint32_t n_weights; /* weights[].data set by leases */
+    struct off_record *records; uint32_t n_records;
+    struct eng_kv_group *kv; uint32_t n_kv;
+    struct eng_recurrent *recurrent; uint32_t n_recurrent;
+    struct krn_rope_table *ropes; uint32_t n_ropes;
+    uint32_t arena_cols[2];       /* tokens, picked */
+    uint32_t linear_cols_max;
+    struct krn_view logits;       /* rows picked, width vocab */
+    struct eng_tap *taps; uint32_t n_taps; /* embed ("x", KRN_NO_LAYER), "x" after each layer, "final_norm" */
+    uint64_t weight_bytes_file, weight_bytes_slot;
+};
+
+struct eng_plan_options { bool bind_only; /* check: also compile calls without kernels; records and layouts are skipped */ };
+
+/* Chooses the sheet by exact match, merges, evaluates, binds and compiles. Every unmet expectation goes into the report (if
+ * given); the first one is *e. ERR_UNSUPPORTED: no sheet, unknown operator, dtype; ERR_FORMAT: missing, mis-shaped, unknown
+ * tensor or a config key that bears on rope, windows, norms or experts and that the sheet never read. */
+struct eng_report;
+int eng_plan_compile(struct eng_plan **out, const off_catalog *c, const struct eng_plan_options *o, struct eng_report *rep, struct err *e);
+void eng_plan_close(struct eng_plan *p);
+
+/* KV bytes of one token over all groups (sliding groups included), and state bytes of one sequence. */
+uint64_t eng_plan_kv_bytes_per_token(const struct eng_plan *p, enum krn_type kv);
+uint64_t eng_plan_state_bytes_per_seq(const struct eng_plan *p);
+#endif

@@ -1,0 +1,78 @@
+/* kernels/backend.h - a device that runs plan calls: record once per shape class, submit every step, wait for the result.
+ *
+ * Owns:      activation arenas, scratch, threads or queues.
+ * Leaves:    weights (leased by the caller), KV pools (given in krn_step), the order of lists (the caller's loop).
+ * Invariant: results do not depend on threads, chunk, batch or page size within one mode (DESIGN "Numerics").
+ * Threads:   one caller thread. Allocation only in open and record. */
+#ifndef SLUICE_KERNELS_BACKEND_H
+#define SLUICE_KERNELS_BACKEND_H
+#include "base/err.h"
+#include "kernels/kv_layout.h"
+#include "kernels/op.h"
+
+enum krn_isa { KRN_ISA_AUTO, KRN_ISA_C, KRN_ISA_AVX2, KRN_ISA_AVX512 };
+enum krn_precision {
+    KRN_PREC_AUTO, /* block-quantised weights meet activations quantised to int8 in blocks of 32; others f32 */
+    KRN_PREC_F32   /* every weight is expanded to f32 inside the kernel; activations stay f32 */
+};
+
+/* The sequences of one step. Rows of one sequence are adjacent and in order of position. */
+struct krn_seq {
+    uint32_t first, count;   /* rows [first, first + count) of the step */
+    uint32_t pos0;           /* position of row `first`; keys 0 .. pos0 + count - 1 exist after the write */
+};
+/* One KV group this step. tables[seq * table_stride + pos / page_tokens] is a page number, KRN_NO_PAGE where freed. */
+struct krn_pages {
+    uint8_t *pool;
+    struct krn_kv_layout layout;
+    const uint32_t *tables;
+    uint32_t table_stride;
+};
+#define KRN_NO_PAGE UINT32_MAX
+
+struct krn_step {
+    uint32_t n_tokens, n_picks, n_seqs, n_groups;
+    const int32_t *tokens;         /* [n_tokens] */
+    const uint32_t *pos;           /* [n_tokens] absolute positions */
+    const uint32_t *pos_rows[3];   /* m-rope's rows [n_tokens], NULL: pos */
+    const int32_t *image_id;       /* [n_tokens], -1 for text; NULL: no images */
+    const uint32_t *picks;         /* [n_picks] token rows whose logits are wanted */
+    const struct krn_seq *seqs;    /* [n_seqs] */
+    const struct krn_pages *groups;/* [n_groups] */
+};
+
+struct krn_backend_config {
+    enum krn_isa isa;              /* AUTO: the best this machine has; a wished one that is missing is ERR_UNSUPPORTED */
+    enum krn_precision precision;
+    unsigned threads;              /* 1..256 */
+    uint32_t rows_max[2];          /* tokens, picks: the arenas' row capacity */
+    uint32_t arena_cols[2];        /* columns of each arena (from the plan) */
+    const struct krn_rope_table *ropes; uint32_t n_ropes; /* borrowed for the backend's life */
+    uint32_t linear_cols_max;      /* widest input of any linear: sizes the activation-quantisation scratch */
+};
+
+typedef struct krn_backend krn_backend;
+typedef struct krn_list krn_list;
+
+enum krn_support { KRN_MISSING, KRN_PLAIN_C, KRN_FAST };
+struct krn_backend_api {
+    const char *name;              /* "cpu", "vulkan" */
+    /* Is there code for this operator on weights of this type (ignored where it has none). */
+    enum krn_support (*supports)(enum krn_opcode code, enum krn_type weight);
+    int (*open)(krn_backend **out, const struct krn_backend_config *cfg, struct err *e);
+    void (*close)(krn_backend *b);
+    size_t (*bytes)(const struct krn_backend_config *cfg);         /* what open will allocate (+- 1 %); the planner charges it */
+    /* ops and names are borrowed for the list's life. `weights` is the plan-wide table that weight indices refer to: its
+     * types and shapes are read now, its data pointers at submit. ERR_UNSUPPORTED names the operator. */
+    int (*record)(krn_backend *b, const struct krn_op *ops, size_t n, const struct krn_weight *weights, krn_list **out, struct err *e);
+    void (*list_free)(krn_list *l);
+    int (*submit)(krn_backend *b, krn_list *l, const struct krn_step *step, struct err *e); /* the step stays valid until wait */
+    int (*wait)(krn_backend *b, struct err *e);
+    /* Row r of a view after wait: f32, contiguous when the view is plain. Borrowed until the next submit. */
+    const float *(*row)(krn_backend *b, const struct krn_view *v, uint32_t r);
+    const char *(*isa)(const krn_backend *b);                      /* "c", "avx2", "avx512", device name */
+};
+extern const struct krn_backend_api krn_cpu;
+bool krn_isa_have(enum krn_isa isa);       /* compiled in and this CPU has it */
+const char *krn_isa_name(enum krn_isa isa);
+#endif

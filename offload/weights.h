@@ -1,0 +1,58 @@
+/* offload/weights.h - weights by lease: the only way an executor reaches a weight byte.
+ *
+ * Owns:      the slots (one anonymous arena), their residency, the reads that fill them.
+ * Leaves:    what the tensors mean (the plan), the layout inside a slot (kernels/slot.h).
+ * Invariant: a leased record's bytes neither move nor change; resident bytes <= ram_max; a record that is not resident has
+ *            no pointer. Every byte read is counted.
+ * Policy:    `resident` here: all records are read at open by all threads, and a lease is a counter. Streaming tiers use the
+ *            same calls.
+ * Threads:   lease and release from one thread (the scheduler's). */
+#ifndef SLUICE_OFFLOAD_WEIGHTS_H
+#define SLUICE_OFFLOAD_WEIGHTS_H
+#include "base/err.h"
+#include "base/pool.h"
+#include "kernels/slot.h"
+#include "offload/catalog.h"
+
+/* Rows of published bytes: n_outer groups of n_rows rows of row_bytes each. A plain matrix has n_outer 1. */
+struct off_span {
+    uint32_t file;
+    uint64_t offset, row_bytes, n_rows, row_stride, n_outer, outer_stride;
+};
+/* One tensor of a record. rows = sum over spans of n_outer * n_rows. */
+struct off_part {
+    const char *name;             /* for errors: the file's tensor name */
+    enum krn_type type;
+    enum krn_layout layout;
+    uint64_t rows, cols;
+    const struct off_span *spans; uint32_t n_spans;
+    uint64_t slot_offset;         /* set by off_record_layout: multiple of KRN_SLOT_ALIGN */
+    uint32_t weight;              /* index in the plan's weight table */
+};
+/* The unit that moves. Borrowed from the plan for the life of off_weights. */
+struct off_record {
+    const char *name;             /* "layer 3", "embed", "head" */
+    struct off_part *parts; uint32_t n_parts;
+    uint64_t slot_bytes;          /* set by off_record_layout */
+    uint64_t file_bytes;
+};
+/* Fills slot_offset, slot_bytes, file_bytes. ERR_UNSUPPORTED: a type without slot layout. */
+int off_record_layout(struct off_record *r, struct err *e);
+
+struct off_weights_config {
+    uint64_t ram_max;             /* bytes for slots; a model that needs more is ERR_BUDGET with both numbers and the difference */
+    pool *pool;                   /* for loading; NULL: one thread */
+    void (*progress)(void *ctx, uint64_t done, uint64_t total); void *ctx; /* may be NULL; called on the opening thread */
+};
+typedef struct off_weights off_weights;
+/* weights[i].data of every part is set while its record is leased and NULL otherwise. Table borrowed, n_weights long. */
+int off_weights_open(off_weights **out, const off_catalog *c, struct off_record *records, uint32_t n_records,
+                     struct krn_weight *weights, uint32_t n_weights, const struct off_weights_config *cfg, struct err *e);
+void off_weights_close(off_weights *w);
+/* Pins a record until released; may be nested. ERR_IO when its bytes cannot be had. */
+int off_lease(off_weights *w, uint32_t record, struct err *e);
+void off_release(off_weights *w, uint32_t record);
+
+struct off_weights_stats { uint64_t slot_bytes, resident_bytes, file_bytes_read, leases, lease_misses; };
+void off_weights_stats(const off_weights *w, struct off_weights_stats *s);
+#endif
