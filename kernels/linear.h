@@ -1,0 +1,67 @@
+/* kernels/linear.h - matrix times activations: y[t][r] = sum over c of W[r][c] * x[t][c] (+ bias[r]).
+ *
+ * W is a struct krn_weight, tiled (slot.h) or plain; x and y are f32 rows. Two ways of computing, chosen by
+ * krn_linear_int8(); both are defined to the bit, whatever the instruction set, batch, split over threads, or row order:
+ *
+ * int8  (block-quantised W, KRN_PREC_AUTO). x is quantised in blocks of 32 columns, once per operator input:
+ *         amax = max |x|;  d = amax / 127;  inv = 127 / amax;  q = round_to_nearest_even(x * inv);  s = d * (float)(sum of q)
+ *       A block with an infinity or NaN has d = s = NaN, q = 0. A block with amax < 2^-119 (127 / amax would not be
+ *       finite) counts as zeros: d = s = 0, q = 0. Then, blocks in ascending order from acc = 0, dot exact in integers:
+ *         Q4_0, Q8_0  acc = fma((float)dot(w, q), d_w * d, acc)            w signed (Q4_0: nibble - 8)
+ *         Q4_1        acc = fma((float)dot(w, q), d_w * d, acc);  acc = fma(m_w, s, acc)     w = nibble
+ * f32   (float W; any W under KRN_PREC_F32; plain W of any type krn_expand knows). W expanded as types.h defines it;
+ *       for each 32 columns a chain p = fma(w, x, p), columns ascending, p from 0; then acc = acc + p, from acc = 0.
+ * Bias is added last: y = acc + bias. NaN in gives NaN out (its bits are unspecified).
+ *
+ * Use: krn_act_init; quantise, split by rows over threads, barrier; run for every matrix that reads this input, split by
+ * tiles over threads. quantise is needed only before an int8 run. Nothing here allocates.
+ * Threads:   all functions are reentrant; calls on disjoint rows (quantise) or tiles (run) may run together. */
+#ifndef SLUICE_KERNELS_LINEAR_H
+#define SLUICE_KERNELS_LINEAR_H
+#include "kernels/backend.h"
+#include "kernels/slot.h"
+
+#define KRN_ACT_BLOCK 32
+#define KRN_ACT_GROUP 16 /* rows whose quantised blocks lie together; a good granule for splitting quantise */
+
+/* The input of one or more linears. Rows are kept in groups of KRN_ACT_GROUP (the last one holds what is left, g rows);
+ * inside a group, block by block, its g rows side by side: block b of row r is entry
+ * (r/16*16) * blocks + b * g + r%16 of d, s, c8, and that entry times 32 of q. */
+struct krn_act {
+    const float *x;      /* [n][cols], rows `stride` floats apart; borrowed */
+    size_t stride;
+    uint32_t n, cols;
+    int8_t *q;           /* [n * blocks][32] */
+    float *d, *s;        /* [n * blocks] scale, scale * sum */
+    int32_t *c8;         /* [n * blocks] -8 * sum of q: turns unsigned weights into signed ones */
+};
+/* Bytes of scratch for n rows of cols columns (256-aligned); 0: too many. */
+size_t krn_act_bytes(uint32_t n, uint32_t cols);
+/* scratch: krn_act_bytes(n, cols) bytes, 64-aligned, or NULL when only f32 runs will follow. */
+void krn_act_init(struct krn_act *a, const float *x, size_t stride, uint32_t n, uint32_t cols, void *scratch);
+
+struct krn_linear {
+    const struct krn_weight *w;
+    const struct krn_weight *bias; /* NULL, or plain F32 F16 BF16 of w->rows elements */
+    float *y;                      /* [a->n][w->rows], rows y_stride floats apart */
+    size_t y_stride;
+    bool int8;                     /* krn_linear_int8(w->type, w->layout, precision) */
+};
+
+enum { KRN_LINEAR_NONE, KRN_LINEAR_SLOW, KRN_LINEAR_FAST };
+/* Is there code: FAST for tiled layouts, SLOW (plain C on every instruction set) for plain ones that krn_expand knows. */
+int krn_linear_support(enum krn_type t, enum krn_layout l);
+bool krn_linear_int8(enum krn_type t, enum krn_layout l, enum krn_precision p);
+static inline uint32_t krn_linear_tiles(const struct krn_weight *w) { return (w->rows - 1) / KRN_TILE_ROWS + 1; }
+
+struct krn_linear_isa {
+    const char *name;
+    /* Rows [row0, row0 + n) of the act. cols a multiple of 32. */
+    void (*quantise)(const struct krn_act *a, uint32_t row0, uint32_t n);
+    /* Output tiles [tile0, tile0 + n_tiles) (16 rows of W each, the last one cut at w->rows), for all a->n rows.
+     * a->cols == w->cols; writes only y[0 .. a->n)[tile0*16 .. min(rows, (tile0+n_tiles)*16)). */
+    void (*run)(const struct krn_linear *l, const struct krn_act *a, uint32_t tile0, uint32_t n_tiles);
+};
+/* AUTO: the best this machine has. NULL: krn_isa_have(isa) is false. */
+const struct krn_linear_isa *krn_linear_get(enum krn_isa isa);
+#endif
