@@ -31,6 +31,10 @@ bool buf_reserve(struct buf *b, size_t more)
         return false;
     }
     size_t need = b->len + more + 1;
+    if (need > PTRDIFF_MAX || need == 0) {
+        b->failed = true;
+        return false;
+    }
     if (need <= b->cap)
         return true;
     size_t cap = b->cap ? b->cap : 64;
@@ -110,7 +114,7 @@ bool buf_f32(struct buf *b, float v)
 
 bool buf_blob(struct buf *b, const void *p, size_t n)
 {
-    if (n > UINT32_MAX) {
+    if (n > UINT32_MAX || !buf_reserve(b, n + 4)) {
         b->failed = true;
         return false;
     }
@@ -119,7 +123,8 @@ bool buf_blob(struct buf *b, const void *p, size_t n)
 
 struct rd rd_of(const void *p, size_t n)
 {
-    return (struct rd){.p = p, .end = (const uint8_t *)p + n};
+    const uint8_t *b = n ? p : (const uint8_t *)""; /* NULL + 0 is not arithmetic C allows */
+    return (struct rd){.p = b, .end = b + n};
 }
 
 const void *rd_bytes(struct rd *r, size_t n)

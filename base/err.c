@@ -22,14 +22,18 @@ int err_set_at(struct err *e, int code, const char *where, const char *fmt, ...)
 {
     if (!e)
         return code;
+    char msg[sizeof e->msg]; /* an argument may be e->msg itself */
     va_list ap;
     va_start(ap, fmt);
     e->code = code;
     e->where = where;
-    int n = vsnprintf(e->msg, sizeof e->msg, fmt, ap);
+    int n = vsnprintf(msg, sizeof msg, fmt, ap);
     va_end(ap);
-    if (n >= (int)sizeof e->msg)
-        cut_utf8(e->msg);
+    if (n < 0)
+        msg[0] = 0;
+    if (n >= (int)sizeof msg)
+        cut_utf8(msg);
+    memcpy(e->msg, msg, strlen(msg) + 1);
     for (char *p = e->msg; *p; p++) /* one line, whatever a file's name holds */
         if ((unsigned char)*p < 0x20 || *p == 0x7F)
             *p = '?';

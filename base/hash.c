@@ -1,0 +1,136 @@
+/* SHA-256 from libcrypto's EVP; the table hash multiplies 64x64 -> 128 and folds, 16 bytes a round. */
+#include "base/hash.h"
+
+#include <openssl/crypto.h>
+#include <openssl/evp.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+
+struct hash_ctx { EVP_MD_CTX *md; };
+
+/* A digest that could not be computed must never look like one: libcrypto refusing SHA-256 is not survivable. */
+static void must(int ok)
+{
+    if (ok != 1)
+        abort();
+}
+
+void hash_sha256(const void *p, size_t n, uint8_t out[HASH_BYTES])
+{
+    must(EVP_Digest(n ? p : "", n, out, NULL, EVP_sha256(), NULL));
+}
+
+hash_ctx *hash_new(void)
+{
+    hash_ctx *h = calloc(1, sizeof *h);
+    if (h && (!(h->md = EVP_MD_CTX_new()) || EVP_DigestInit_ex(h->md, EVP_sha256(), NULL) != 1)) {
+        EVP_MD_CTX_free(h->md);
+        free(h);
+        return NULL;
+    }
+    return h;
+}
+
+void hash_raw(hash_ctx *h, const void *p, size_t n)
+{
+    if (n)
+        must(EVP_DigestUpdate(h->md, p, n));
+}
+
+void hash_field(hash_ctx *h, const char *tag, const void *p, size_t n)
+{
+    uint8_t len[8];
+    for (int i = 0; i < 8; i++)
+        len[i] = (uint8_t)((uint64_t)n >> (8 * i));
+    hash_raw(h, tag, strlen(tag) + 1);
+    hash_raw(h, len, sizeof len);
+    hash_raw(h, p, n);
+}
+
+void hash_end(hash_ctx *h, uint8_t out[HASH_BYTES])
+{
+    if (!h)
+        return;
+    must(EVP_DigestFinal_ex(h->md, out, NULL));
+    EVP_MD_CTX_free(h->md);
+    free(h);
+}
+
+static uint64_t fold(uint64_t a, uint64_t b)
+{
+    unsigned __int128 m = (unsigned __int128)a * b;
+    return (uint64_t)m ^ (uint64_t)(m >> 64);
+}
+
+static uint64_t le64(const uint8_t *p, size_t n)
+{
+    uint64_t v = 0;
+    memcpy(&v, p, n);
+    return v;
+}
+
+uint64_t hash_bytes(const void *bytes, size_t n, uint64_t seed)
+{
+    const uint64_t k0 = 0xA24BAED4963EE407ull, k1 = 0x9FB21C651E98DF25ull, k2 = 0xD6E8FEB86659FD93ull;
+    const uint8_t *p = bytes;
+    uint64_t h = fold(seed ^ k0, k1);
+    size_t left = n;
+    for (; left > 16; left -= 16, p += 16)
+        h = fold(le64(p, 8) ^ k1 ^ h, le64(p + 8, 8) ^ seed ^ k2);
+    uint64_t a = 0, b = 0;
+    if (left > 8) {
+        a = le64(p, 8);
+        b = le64(p + 8, left - 8);
+    } else if (left) {
+        a = le64(p, left);
+    }
+    h = fold(a ^ k1 ^ h, b ^ seed ^ k2);
+    return fold(h ^ k0, (uint64_t)n ^ k1);
+}
+
+void hash_hex(const uint8_t *p, size_t n, char *out)
+{
+    static const char digits[] = "0123456789abcdef";
+    for (size_t i = 0; i < n; i++) {
+        out[2 * i] = digits[p[i] >> 4];
+        out[2 * i + 1] = digits[p[i] & 15];
+    }
+    out[2 * n] = 0;
+}
+
+static int nibble(char c)
+{
+    if (c >= '0' && c <= '9')
+        return c - '0';
+    c = (char)(c | 0x20);
+    return c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
+}
+
+bool hash_unhex(const char *hex, size_t n_bytes, uint8_t *out)
+{
+    if (strlen(hex) != 2 * n_bytes)
+        return false;
+    for (size_t i = 0; i < n_bytes; i++) {
+        int hi = nibble(hex[2 * i]), lo = nibble(hex[2 * i + 1]);
+        if (hi < 0 || lo < 0)
+            return false;
+        out[i] = (uint8_t)(hi << 4 | lo);
+    }
+    return true;
+}
+
+bool hash_equal(const void *a, const void *b, size_t n) { return n == 0 || CRYPTO_memcmp(a, b, n) == 0; }
+
+bool hash_random(void *p, size_t n)
+{
+    uint8_t *o = p;
+    while (n) {
+        ssize_t got = getrandom(o, n, 0);
+        if (got <= 0)
+            return false;
+        o += got;
+        n -= (size_t)got;
+    }
+    return true;
+}
