@@ -1,0 +1,49 @@
+/* gateway/openai.h - bytes of a chat completions request -> what the engine needs, or an error in OpenAI's terms.
+ *
+ * Owns:      which fields exist, their types and ranges, which are refused by name because ignoring them would change the answer.
+ * Leaves:    rendering and tokenizing to engine/chat.h; whether the model exists and the prompt fits to gateway/chat.h.
+ * Invariant: a request that parses has every known field of the right type and in range; null means absent; unknown fields are
+ *            ignored, as OpenAI-compatible servers do.
+ * Source:    OpenAI's API reference for POST /v1/chat/completions; top_k, min_p, min_tokens and ignore_eos as vLLM spells them.
+ * Threads:   any; pure. */
+#ifndef SLUICE_GATEWAY_OPENAI_H
+#define SLUICE_GATEWAY_OPENAI_H
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include "base/arena.h"
+#include "base/json.h"
+#include "engine/engine.h"
+
+#define GW_STOPS_MAX 16
+#define GW_STOP_BYTES_MAX 256
+
+/* An answer that is an error: {"error":{message,type,code,param}} with its status. */
+struct gw_api_error {
+    int status;             /* 0: none */
+    const char *type;       /* "invalid_request_error", ...; static */
+    const char *code;       /* static; NULL: null */
+    char param[128];        /* "": null */
+    char msg[640];
+    uint32_t retry_after_s; /* 0: no Retry-After */
+    const char *allow;      /* 405: the Allow header; static */
+    bool no_retry;          /* x-should-retry: false */
+};
+/* Fills *ae and returns the status; the type follows from the status. param NULL: none. */
+int gw_api_error_set(struct gw_api_error *ae, int status, const char *code, const char *param, const char *fmt, ...)
+    __attribute__((format(printf, 5, 6)));
+
+struct gw_chat_req {
+    const struct json *body;       /* the whole request, in the arena */
+    const char *model;
+    bool stream, include_usage;
+    uint32_t max_tokens;           /* 0: not given */
+    uint32_t min_tokens;
+    bool ignore_eos, seed_given;
+    struct eng_sampling sampling;  /* what is not given stays as the caller set it; seed only when seed_given */
+    const char **stops;
+    uint32_t *stop_lens, n_stops;
+};
+/* *r is filled; r->sampling holds the model's defaults on entry. Everything lives in a. 0, or the status in *ae. */
+int gw_openai_parse_chat(struct gw_chat_req *r, const char *body, size_t n, struct arena *a, struct gw_api_error *ae);
+#endif

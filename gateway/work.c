@@ -1,0 +1,102 @@
+/* A ring under one lock: jobs are milliseconds long, so the lock is never what anybody waits for. */
+#include "gateway/work.h"
+
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdlib.h>
+
+struct job { gw_work_fn f; void *ctx; };
+struct gw_work {
+    pthread_mutex_t lock;
+    pthread_cond_t wake;
+    struct job *ring;
+    size_t cap, head, n;
+    bool closing;
+    pthread_t *threads;
+    unsigned n_threads;
+};
+
+static void *worker(void *arg)
+{
+    gw_work *w = arg;
+    pthread_mutex_lock(&w->lock);
+    for (;;) {
+        while (!w->n && !w->closing)
+            pthread_cond_wait(&w->wake, &w->lock);
+        if (!w->n)
+            break;
+        struct job j = w->ring[w->head];
+        w->head = (w->head + 1) % w->cap;
+        w->n--;
+        pthread_mutex_unlock(&w->lock);
+        j.f(j.ctx);
+        pthread_mutex_lock(&w->lock);
+    }
+    pthread_mutex_unlock(&w->lock);
+    return NULL;
+}
+
+int gw_work_open(gw_work **out, unsigned n_threads, size_t jobs_max, struct err *e)
+{
+    int rc = ERR_OK;
+    gw_work *w = calloc(1, sizeof *w);
+    *out = NULL;
+    if (!w)
+        return err_set(e, ERR_NOMEM, "worker threads");
+    pthread_mutex_init(&w->lock, NULL);
+    pthread_cond_init(&w->wake, NULL);
+    w->cap = jobs_max;
+    if (!(w->ring = calloc(jobs_max, sizeof *w->ring)) || !(w->threads = calloc(n_threads, sizeof *w->threads))) {
+        rc = err_set(e, ERR_NOMEM, "queue of %zu jobs for %u threads", jobs_max, n_threads);
+        goto out;
+    }
+    for (; w->n_threads < n_threads; w->n_threads++)
+        if (pthread_create(&w->threads[w->n_threads], NULL, worker, w)) {
+            rc = err_set(e, ERR_IO, "cannot start worker thread %u of %u", w->n_threads + 1, n_threads);
+            goto out;
+        }
+    *out = w;
+    w = NULL;
+out:
+    gw_work_close(w);
+    return rc;
+}
+
+void gw_work_close(gw_work *w)
+{
+    if (!w)
+        return;
+    pthread_mutex_lock(&w->lock);
+    w->closing = true;
+    pthread_cond_broadcast(&w->wake);
+    pthread_mutex_unlock(&w->lock);
+    for (unsigned i = 0; i < w->n_threads; i++)
+        pthread_join(w->threads[i], NULL);
+    pthread_cond_destroy(&w->wake);
+    pthread_mutex_destroy(&w->lock);
+    free(w->threads);
+    free(w->ring);
+    free(w);
+}
+
+int gw_work_put(gw_work *w, gw_work_fn f, void *ctx, struct err *e)
+{
+    int rc = ERR_OK;
+    pthread_mutex_lock(&w->lock);
+    if (w->n == w->cap) {
+        rc = err_set(e, ERR_AGAIN, "%zu requests wait to be prepared, the most allowed", w->n);
+    } else {
+        w->ring[(w->head + w->n++) % w->cap] = (struct job){f, ctx};
+        pthread_cond_signal(&w->wake);
+    }
+    pthread_mutex_unlock(&w->lock);
+    return rc;
+}
+
+size_t gw_work_waiting(gw_work *w)
+{
+    pthread_mutex_lock(&w->lock);
+    size_t n = w->n;
+    pthread_mutex_unlock(&w->lock);
+    return n;
+}
