@@ -72,7 +72,6 @@ struct eng_stats {
     uint32_t running, waiting, seqs_max; uint64_t waiting_tokens;
     uint64_t requests, tokens_in, tokens_out, steps, step_ns;
     uint64_t kv_pages, kv_pages_used, kv_bytes, weight_bytes, activation_bytes, ram_max;
-    uint64_t allocs_after_warmup;
 };
 void eng_stats(eng_engine *g, struct eng_stats *s);
 /* The configuration in force after defaults, and the description a gateway gets (JSON object: id, aliases, ctx, seqs, vocab,

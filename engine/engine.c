@@ -1,0 +1,282 @@
+#include "engine/engine.h"
+
+#include <sched.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/hash.h"
+#include "base/log.h"
+#include "engine/engine_internal.h"
+#include "offload/ram.h"
+
+enum { DEFAULT_CTX = 4096, DEFAULT_SEQS = 8, DEFAULT_CHUNK = 256, DEFAULT_PAGE = 64, DEFAULT_QUEUE = 64 };
+
+static uint32_t cores(void)
+{
+    cpu_set_t set;
+    return sched_getaffinity(0, sizeof set, &set) == 0 ? (uint32_t)CPU_COUNT(&set) : 1;
+}
+
+static int fill_defaults(struct eng_config *c, const struct eng_plan *p, struct err *e)
+{
+    if (c->ctx > p->ctx)
+        log_warn("context of %u tokens asked for, the model was trained on %u", c->ctx, p->ctx);
+    if (!c->ctx)
+        c->ctx = p->ctx < DEFAULT_CTX ? p->ctx : DEFAULT_CTX;
+    if (!c->seqs)
+        c->seqs = DEFAULT_SEQS;
+    if (!c->threads)
+        c->threads = cores();
+    if (!c->chunk)
+        c->chunk = DEFAULT_CHUNK;
+    if (c->chunk < c->seqs)
+        return err_set(e, ERR_INVALID, "-ub %u: expected at least one token for each of %u sequences (-np)", c->chunk, c->seqs);
+    if (!c->page_tokens)
+        c->page_tokens = DEFAULT_PAGE;
+    if (c->page_tokens % KRN_KV_BLOCK || c->page_tokens > 4096)
+        return err_set(e, ERR_INVALID, "--page %u: expected a multiple of %d up to 4096", c->page_tokens, KRN_KV_BLOCK);
+    if (c->kv_type == KRN_TYPE_COUNT)
+        c->kv_type = c->precision == KRN_PREC_F32 ? KRN_F32 : KRN_F16;
+    if (c->kv_type != KRN_F32 && c->kv_type != KRN_F16 && c->kv_type != KRN_BF16)
+        return err_set(e, ERR_INVALID, "--kv-type %s: expected f32, f16 or bf16", krn_types[c->kv_type].name);
+    if (!c->queue_max)
+        c->queue_max = DEFAULT_QUEUE;
+    if (!c->queue_tokens_max)
+        c->queue_tokens_max = 4ull * c->seqs * c->ctx;
+    if (!c->ram_max) {
+        struct off_ram r = off_ram_limit("");
+        c->ram_max = off_ram_default(r);
+        log_info("memory budget ram=%llu ruled_by=\"%s\" limit=%llu", (unsigned long long)c->ram_max, r.rule, (unsigned long long)r.bytes);
+    }
+    return ERR_OK;
+}
+
+/* Everything is charged before the first weight is read: weights, activations, tables, then KV gets what is left. */
+static int charge(eng_engine *g, const struct eng_exec_config *x, struct eng_kv_config *kv, struct err *e)
+{
+    const struct eng_plan *p = g->model->plan;
+    g->weight_bytes = p->weight_bytes_slot;
+    uint64_t requests = (uint64_t)(g->c.queue_max + g->c.seqs) * (g->c.ctx * sizeof(int32_t) + 8192);
+    g->activation_bytes = eng_exec_bytes(p, x) + (uint64_t)p->vocab * 8 + requests;
+    uint64_t fixed = g->weight_bytes + g->activation_bytes, least = eng_kv_bytes(p, kv, 1);
+    if (fixed + least > g->c.ram_max)
+        return err_set(e, ERR_BUDGET,
+                       "--ram %llu does not hold the model: weights %llu + activations %llu + KV of one sequence %llu = %llu, %llu bytes are missing",
+                       (unsigned long long)g->c.ram_max, (unsigned long long)g->weight_bytes, (unsigned long long)g->activation_bytes,
+                       (unsigned long long)least, (unsigned long long)(fixed + least), (unsigned long long)(fixed + least - g->c.ram_max));
+    kv->bytes_max = g->c.ram_max - fixed;
+    return ERR_OK;
+}
+
+static int open_parts(eng_engine *g, struct err *e)
+{
+    int rc;
+    struct eng_plan *p = g->model->plan;
+    if (p->n_recurrent)
+        return err_set(e, ERR_UNSUPPORTED, "%s: recurrent state '%s' has no kernels here", p->sheet, p->recurrent[0].state);
+    if ((rc = fill_defaults(&g->c, p, e)))
+        return rc;
+    struct eng_exec_config x = {.isa = g->c.isa, .precision = g->c.precision, .threads = g->c.threads, .rows_max = g->c.chunk, .picks_max = g->c.seqs};
+    struct eng_kv_config kv = {.type = g->c.kv_type, .page_tokens = g->c.page_tokens, .slots = g->c.seqs, .ctx = g->c.ctx, .chunk = g->c.chunk};
+    if ((rc = charge(g, &x, &kv, e)) || (rc = eng_kv_open(&g->kv, p, &kv, e)) || (rc = pool_open(&g->load_pool, g->c.threads, e)))
+        return rc;
+    struct off_weights_config w = {.ram_max = g->weight_bytes, .pool = g->load_pool, .progress = g->c.progress, .ctx = g->c.progress_ctx};
+    rc = off_weights_open(&g->weights, g->model->catalog, p->records, p->n_records, p->weights, p->n_weights, &w, e);
+    pool_close(g->load_pool);
+    g->load_pool = NULL;
+    if (rc || (rc = eng_exec_open(&g->exec, p, g->weights, &x, e)) || (rc = eng_sampler_open(&g->sampler, p->vocab, e)))
+        return rc;
+    g->live_max = g->c.seqs + g->c.queue_max;
+    if ((rc = eng_step_open(g, e)))
+        return rc;
+    return eng_self_test(g, e);
+}
+
+int eng_open(eng_engine **out, const struct eng_config *cfg, eng_event_fn f, void *ctx, struct err *e)
+{
+    int rc;
+    *out = NULL;
+    eng_engine *g = calloc(1, sizeof *g);
+    if (!g)
+        return err_set(e, ERR_NOMEM, "engine");
+    g->c = *cfg;
+    g->event = f;
+    g->ctx = ctx;
+    pthread_condattr_t a;
+    pthread_condattr_init(&a);
+    pthread_condattr_setclock(&a, CLOCK_MONOTONIC);
+    pthread_mutex_init(&g->lock, NULL);
+    pthread_cond_init(&g->wake, &a);
+    pthread_condattr_destroy(&a);
+    if ((rc = eng_model_open(&g->model, cfg->model_path, cfg->alias, e)) || (rc = open_parts(g, e)))
+        goto out;
+    if (pthread_create(&g->thread, NULL, eng_sched_main, g) != 0) {
+        rc = err_set(e, ERR_NOMEM, "scheduler thread");
+        goto out;
+    }
+    g->thread_on = true;
+    *out = g;
+    g = NULL;
+out:
+    eng_close(g);
+    return rc;
+}
+
+static void kick(eng_engine *g) /* with the lock held */
+{
+    g->kicked = true;
+    pthread_cond_signal(&g->wake);
+}
+
+void eng_close(eng_engine *g)
+{
+    if (!g)
+        return;
+    if (g->thread_on) {
+        pthread_mutex_lock(&g->lock);
+        g->stop = true;
+        kick(g);
+        pthread_mutex_unlock(&g->lock);
+        pthread_join(g->thread, NULL);
+    }
+    eng_step_close(g);
+    eng_sampler_close(g->sampler);
+    eng_exec_close(g->exec);
+    off_weights_close(g->weights);
+    pool_close(g->load_pool);
+    eng_kv_close(g->kv);
+    eng_model_close(g->model);
+    pthread_cond_destroy(&g->wake);
+    pthread_mutex_destroy(&g->lock);
+    free(g);
+}
+
+const struct eng_model *eng_model_of(const eng_engine *g) { return g->model; }
+void eng_config_in_force(const eng_engine *g, struct eng_config *c) { *c = g->c; }
+
+static struct eng_seq *find(eng_engine *g, uint64_t id)
+{
+    for (uint32_t i = 0; i < g->n_live; i++)
+        if (g->live[i]->id == id)
+            return g->live[i];
+    return NULL;
+}
+
+/* With the lock held: may this request enter. */
+static int enter(eng_engine *g, struct eng_seq *s, struct err *e)
+{
+    if (g->draining || g->stop)
+        return err_set(e, ERR_CLOSED, "the engine is shutting down");
+    if (find(g, s->id))
+        return err_set(e, ERR_INVALID, "request id %llu is in use", (unsigned long long)s->id);
+    if (g->n_live >= g->live_max || g->n_waiting >= g->c.queue_max)
+        return err_set(e, ERR_AGAIN, "the queue is full: %u requests wait", g->n_waiting);
+    if (g->waiting_tokens && g->waiting_tokens + s->n_tokens > g->c.queue_tokens_max)
+        return err_set(e, ERR_AGAIN, "the queue is full: %llu tokens wait, at most %llu may", (unsigned long long)g->waiting_tokens,
+                       (unsigned long long)g->c.queue_tokens_max);
+    s->arrival = g->arrivals++;
+    g->live[g->n_live++] = s;
+    g->n_waiting++;
+    g->waiting_tokens += s->n_tokens;
+    g->stats.requests++;
+    kick(g);
+    return ERR_OK;
+}
+
+int eng_submit(eng_engine *g, const struct eng_request *r, struct err *e)
+{
+    struct eng_seq *s;
+    int rc = eng_seq_new(&s, g, r, e);
+    if (rc)
+        return rc;
+    pthread_mutex_lock(&g->lock);
+    rc = enter(g, s, e);
+    pthread_mutex_unlock(&g->lock);
+    if (rc)
+        eng_seq_free(s);
+    return rc;
+}
+
+void eng_cancel(eng_engine *g, uint64_t id)
+{
+    pthread_mutex_lock(&g->lock);
+    struct eng_seq *s = find(g, id);
+    if (s) {
+        atomic_store(&s->cancel, true);
+        kick(g);
+    }
+    pthread_mutex_unlock(&g->lock);
+}
+
+void eng_pause(eng_engine *g, uint64_t id, bool paused)
+{
+    pthread_mutex_lock(&g->lock);
+    struct eng_seq *s = find(g, id);
+    if (s) {
+        atomic_store(&s->paused, paused);
+        kick(g);
+    }
+    pthread_mutex_unlock(&g->lock);
+}
+
+void eng_drain(eng_engine *g)
+{
+    pthread_mutex_lock(&g->lock);
+    g->draining = true;
+    pthread_mutex_unlock(&g->lock);
+}
+
+void eng_stats(eng_engine *g, struct eng_stats *s)
+{
+    pthread_mutex_lock(&g->lock);
+    *s = g->stats;
+    s->waiting = g->n_waiting;
+    s->waiting_tokens = g->waiting_tokens;
+    pthread_mutex_unlock(&g->lock);
+    s->seqs_max = g->c.seqs;
+    s->weight_bytes = g->weight_bytes;
+    s->activation_bytes = g->activation_bytes;
+    s->ram_max = g->c.ram_max;
+}
+
+static void put_digest(struct buf *b, const char *key, const void *p, size_t n)
+{
+    uint8_t d[HASH_BYTES];
+    char hex[2 * HASH_BYTES + 1];
+    hash_sha256(p, n, d);
+    hash_hex(d, sizeof d, hex);
+    buf_printf(b, ",\"%s\":\"%s\"", key, hex);
+}
+
+int eng_describe(const eng_engine *g, struct buf *b, struct err *e)
+{
+    const struct eng_model *m = g->model;
+    struct buf tok;
+    buf_init(&tok, 256u << 20);
+    int rc = eng_tok_save(m->tok, &tok, e);
+    if (rc) {
+        buf_free(&tok);
+        return rc;
+    }
+    buf_str(b, "{\"id\":");
+    json_put_cstr(b, m->id);
+    buf_printf(b, ",\"ctx\":%u,\"ctx_trained\":%u,\"seqs\":%u,\"vocab\":%u,\"page_tokens\":%u,\"queue_max\":%u,\"queue_tokens_max\":%llu", g->c.ctx,
+               m->plan->ctx, g->c.seqs, eng_tok_count(m->tok), g->c.page_tokens, g->c.queue_max, (unsigned long long)g->c.queue_tokens_max);
+    buf_printf(b, ",\"kv_type\":\"%s\",\"numerics\":\"1/%s/cpu/exact/tp1\",\"sheet\":", krn_types[g->c.kv_type].name,
+               g->c.precision == KRN_PREC_F32 ? "f32" : "int8x32");
+    json_put_cstr(b, m->plan->sheet);
+    put_digest(b, "tokenizer", tok.data, tok.len);
+    if (m->template_text)
+        put_digest(b, "template", m->template_text, m->template_len);
+    size_t n;
+    const int32_t *eos = eng_tok_eos(m->tok, &n);
+    buf_str(b, ",\"eos\":[");
+    for (size_t i = 0; i < n; i++)
+        buf_printf(b, "%s%d", i ? "," : "", eos[i]);
+    buf_printf(b, "],\"temperature\":%g,\"top_p\":%g,\"top_k\":%d,\"special_tokens\":", (double)m->temperature, (double)m->top_p, m->top_k);
+    json_put(b, m->special_tokens);
+    buf_char(b, '}');
+    buf_free(&tok);
+    return b->failed ? err_set(e, ERR_NOMEM, "engine description") : ERR_OK;
+}

@@ -1,0 +1,77 @@
+/* engine/engine_internal.h - what engine.c (front, life), sched.c (the loop) and seq.c (one request's output) share. */
+#ifndef SLUICE_ENGINE_ENGINE_INTERNAL_H
+#define SLUICE_ENGINE_ENGINE_INTERNAL_H
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "engine/engine.h"
+#include "engine/exec.h"
+#include "engine/kv.h"
+#include "engine/sampler.h"
+#include "engine/stops.h"
+#include "policies/schedule.h"
+
+#define ENG_TENANTS 1024 /* fair-share counters; tenants whose names collide share one */
+
+/* One request. Written by submit before it is published in live[], then by the scheduler thread alone, flags excepted. */
+struct eng_seq {
+    uint64_t id, arrival;
+    bool running, finished;
+    uint32_t slot;
+    int32_t *tokens; uint32_t n_tokens, tokens_cap; /* prompt, then output */
+    uint32_t n_prompt, n_past;       /* tokens of the prompt; tokens whose K and V are in pages */
+    uint32_t n_out, max_tokens, min_tokens;
+    bool ignore_eos, started;
+    struct eng_sampling sampling;
+    struct eng_stops stops;
+    struct eng_detok detok;
+    struct buf pending;              /* decoded text not yet sent */
+    uint64_t text_skip;              /* bytes of it that an earlier life has sent */
+    uint64_t deadline_ns, submit_ns, admit_ns, first_ns;
+    int32_t priority;
+    uint32_t tenant;                 /* index of its counter */
+    struct eng_usage usage;
+    atomic_bool cancel, paused;
+};
+
+struct eng_engine {
+    struct eng_config c;             /* in force */
+    struct eng_model *model;
+    pool *load_pool;
+    off_weights *weights;
+    eng_exec *exec;
+    eng_kv *kv;
+    eng_sampler *sampler;
+    eng_event_fn event; void *ctx;
+    uint64_t weight_bytes, activation_bytes;
+
+    pthread_t thread; bool thread_on;
+    pthread_mutex_t lock; pthread_cond_t wake; /* guards the block below */
+    struct eng_seq **live; uint32_t n_live, live_max;
+    uint32_t n_waiting; uint64_t waiting_tokens, arrivals;
+    bool stop, draining, kicked;                /* kicked: something changed since the last turn */
+    struct eng_stats stats;
+
+    /* the scheduler thread's own */
+    struct eng_seq **seqs; uint32_t n_seqs;     /* live[] as of this turn */
+    struct pol_seq *view; uint32_t *take, *order;
+    bool *slot_used;
+    uint64_t served[ENG_TENANTS];
+    struct krn_step step;
+    int32_t *row_token; uint32_t *row_pos, *row_pick;
+    struct krn_seq *row_seq; struct eng_seq **row_owner; /* [slots] */
+    struct krn_pages *groups; uint32_t *tables;          /* [n_groups][slots][stride] */
+};
+
+int eng_step_open(eng_engine *g, struct err *e);
+void eng_step_close(eng_engine *g);
+void *eng_sched_main(void *engine);
+/* One token through the whole model before anybody is served. */
+int eng_self_test(eng_engine *g, struct err *e);
+
+int eng_seq_new(struct eng_seq **out, const eng_engine *g, const struct eng_request *r, struct err *e);
+void eng_seq_free(struct eng_seq *s);
+/* Takes one sampled token into the output; sends TOKEN. Returns true when the sequence is over, with *f. */
+bool eng_seq_token(eng_engine *g, struct eng_seq *s, int32_t id, enum eng_finish *f, struct err *e);
+void eng_seq_done(eng_engine *g, struct eng_seq *s, enum eng_finish f, const struct err *why); /* sends DONE with what text is left */
+#endif

@@ -1,0 +1,23 @@
+/* engine/exec.h - runs one step of a plan: leases a segment's weights, submits its list, releases, next segment.
+ *
+ * Owns:      the backend and the recorded lists. Leaves: which tokens run (engine/sched.h), KV pages (engine/kv.h), slots (offload).
+ * Threads:   one caller. No allocation in run. */
+#ifndef SLUICE_ENGINE_EXEC_H
+#define SLUICE_ENGINE_EXEC_H
+#include "engine/plan.h"
+
+struct eng_exec_config {
+    enum krn_isa isa;
+    enum krn_precision precision;
+    uint32_t threads, rows_max, picks_max;
+};
+typedef struct eng_exec eng_exec;
+uint64_t eng_exec_bytes(const struct eng_plan *p, const struct eng_exec_config *c); /* what open will allocate */
+/* plan and weights are borrowed. */
+int eng_exec_open(eng_exec **out, struct eng_plan *p, off_weights *w, const struct eng_exec_config *c, struct err *e);
+void eng_exec_close(eng_exec *x);
+/* After each segment (lists done, weights still leased) tap(ctx, segment) is called when not NULL: verify reads registers. */
+int eng_exec_run(eng_exec *x, const struct krn_step *step, void (*tap)(void *ctx, uint32_t segment), void *ctx, struct err *e);
+const float *eng_exec_row(eng_exec *x, const struct krn_view *v, uint32_t row); /* valid until the next run */
+const char *eng_exec_isa(const eng_exec *x);
+#endif

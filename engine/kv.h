@@ -1,0 +1,34 @@
+/* engine/kv.h - KV pages: one pool a KV group, one page table a sequence slot and group.
+ *
+ * Owns:      the pools (anonymous memory, sized at open, touched only as pages are used), the tables, the free lists.
+ * Leaves:    the bytes inside a page to kernels/kv_layout.h, who gets pages to policies/schedule.h.
+ * Invariant: a page is on the free list or in exactly one table; a slot's table covers [first kept token, reserved tokens).
+ * Threads:   the scheduler's. */
+#ifndef SLUICE_ENGINE_KV_H
+#define SLUICE_ENGINE_KV_H
+#include "engine/plan.h"
+
+typedef struct eng_kv eng_kv;
+struct eng_kv_config {
+    enum krn_type type;         /* F32, F16, BF16 */
+    uint32_t page_tokens, slots, ctx, chunk;
+    uint64_t bytes_max;         /* ceiling of all pools; the pools hold less than slots * ctx tokens if need be */
+};
+/* Bytes that slots sequences of ctx tokens need, and the least that one sequence needs. 0 on overflow. */
+uint64_t eng_kv_bytes(const struct eng_plan *p, const struct eng_kv_config *c, uint32_t slots);
+int eng_kv_open(eng_kv **out, const struct eng_plan *p, const struct eng_kv_config *c, struct err *e); /* ERR_BUDGET, ERR_UNSUPPORTED */
+void eng_kv_close(eng_kv *kv);
+
+/* Pages for tokens [0, n_tokens) of the slot. ERR_AGAIN: the pool is out of pages; what was reserved stays. */
+int eng_kv_reserve(eng_kv *kv, uint32_t slot, uint32_t n_tokens, struct err *e);
+void eng_kv_release(eng_kv *kv, uint32_t slot);                      /* all pages back */
+/* Frees pages of windowed groups that no query at position >= pos can see. */
+void eng_kv_slide(eng_kv *kv, uint32_t slot, uint32_t pos);
+
+uint32_t eng_kv_groups(const eng_kv *kv);
+uint32_t eng_kv_table_stride(const eng_kv *kv);                      /* entries a table has */
+/* Copies the slot's table of a group into dst [table_stride] (step tables are rows in step order). */
+void eng_kv_table(const eng_kv *kv, uint32_t group, uint32_t slot, uint32_t *dst);
+void eng_kv_pages(const eng_kv *kv, uint32_t group, struct krn_pages *out); /* all but tables */
+void eng_kv_usage(const eng_kv *kv, uint64_t *pages, uint64_t *used, uint64_t *bytes);
+#endif

@@ -1,0 +1,345 @@
+/* The scheduler thread: gather, ask policies/schedule, run one step, hand out tokens; again.
+ *
+ * A turn:  snapshot of live[] -> ends (cancel, deadline) -> admission -> take[] -> pages (preempt when short) -> rows ->
+ *          eng_exec_run -> sample -> events -> finished ones leave live[].
+ * Preempted sequences lose their pages and wait again; all their tokens are computed anew, so their bits do not change. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "engine/engine_internal.h"
+
+int eng_step_open(eng_engine *g, struct err *e)
+{
+    uint32_t slots = g->c.seqs, rows = g->c.chunk, groups = eng_kv_groups(g->kv), stride = eng_kv_table_stride(g->kv);
+    size_t live = g->live_max;
+    g->live = calloc(live, sizeof *g->live);
+    g->seqs = calloc(live, sizeof *g->seqs);
+    g->view = calloc(live, sizeof *g->view);
+    g->take = calloc(live, sizeof *g->take);
+    g->order = calloc(live, sizeof *g->order);
+    g->slot_used = calloc(slots, sizeof *g->slot_used);
+    g->row_token = calloc(rows, sizeof *g->row_token);
+    g->row_pos = calloc(rows, sizeof *g->row_pos);
+    g->row_pick = calloc(slots, sizeof *g->row_pick);
+    g->row_seq = calloc(slots, sizeof *g->row_seq);
+    g->row_owner = calloc(slots, sizeof *g->row_owner);
+    g->groups = calloc(groups ? groups : 1, sizeof *g->groups);
+    g->tables = calloc((size_t)(groups ? groups : 1) * slots * stride, sizeof *g->tables);
+    if (!g->live || !g->seqs || !g->view || !g->take || !g->order || !g->slot_used || !g->row_token || !g->row_pos || !g->row_pick ||
+        !g->row_seq || !g->row_owner || !g->groups || !g->tables)
+        return err_set(e, ERR_NOMEM, "scheduler tables for %u sequences and %u tokens a step", slots, rows);
+    return ERR_OK;
+}
+
+void eng_step_close(eng_engine *g)
+{
+    for (uint32_t i = 0; i < g->n_live; i++)
+        eng_seq_free(g->live[i]);
+    free(g->live);
+    free(g->seqs);
+    free(g->view);
+    free(g->take);
+    free(g->order);
+    free(g->slot_used);
+    free(g->row_token);
+    free(g->row_pos);
+    free(g->row_pick);
+    free(g->row_seq);
+    free(g->row_owner);
+    free(g->groups);
+    free(g->tables);
+}
+
+static void finish(eng_engine *g, struct eng_seq *s, enum eng_finish f, const struct err *why)
+{
+    if (s->running) {
+        eng_kv_release(g->kv, s->slot);
+        g->slot_used[s->slot] = false;
+        s->running = false;
+    } else {
+        pthread_mutex_lock(&g->lock);
+        g->n_waiting--;
+        g->waiting_tokens -= s->n_tokens;
+        pthread_mutex_unlock(&g->lock);
+    }
+    eng_seq_done(g, s, f, why);
+}
+
+/* Ends what was cancelled or ran out of time. */
+static void end_some(eng_engine *g)
+{
+    uint64_t now = clock_now_ns();
+    for (uint32_t i = 0; i < g->n_seqs; i++) {
+        struct eng_seq *s = g->seqs[i];
+        if (atomic_load(&s->cancel))
+            finish(g, s, ENG_CANCELLED, NULL);
+        else if (s->deadline_ns && now >= s->deadline_ns)
+            finish(g, s, ENG_DEADLINE, NULL);
+    }
+}
+
+static void fill_view(eng_engine *g)
+{
+    for (uint32_t i = 0; i < g->n_seqs; i++) {
+        const struct eng_seq *s = g->seqs[i];
+        g->view[i] = (struct pol_seq){.running = s->running, .runnable = !s->finished && !atomic_load(&s->paused),
+                                      .n_left = s->n_tokens - s->n_past, .priority = s->priority,
+                                      .tenant_served = g->served[s->tenant], .arrival = s->arrival};
+    }
+}
+
+/* A tenant that was away does not come back with credit: its counter rises to the least of those being served. */
+static void lift_counter(eng_engine *g, const struct eng_seq *s)
+{
+    uint64_t least = UINT64_MAX;
+    for (uint32_t i = 0; i < g->n_seqs; i++)
+        if (g->seqs[i]->running) {
+            if (g->seqs[i]->tenant == s->tenant)
+                return;
+            if (g->served[g->seqs[i]->tenant] < least)
+                least = g->served[g->seqs[i]->tenant];
+        }
+    if (least != UINT64_MAX && g->served[s->tenant] < least)
+        g->served[s->tenant] = least;
+}
+
+static void admit(eng_engine *g)
+{
+    struct pol_schedule_limits lim = {.tokens_max = g->c.chunk, .seqs_max = g->c.seqs};
+    for (;;) {
+        size_t i = pol_admit(g->view, g->n_seqs, &lim);
+        if (i == SIZE_MAX)
+            return;
+        struct eng_seq *s = g->seqs[i];
+        uint32_t slot = 0;
+        while (slot < g->c.seqs && g->slot_used[slot])
+            slot++;
+        uint32_t first = s->n_tokens < g->c.chunk ? s->n_tokens : g->c.chunk;
+        if (slot == g->c.seqs || eng_kv_reserve(g->kv, slot, first, NULL))
+            return; /* no pages for its first chunk: it waits until somebody ends */
+        lift_counter(g, s);
+        g->slot_used[slot] = true;
+        s->slot = slot;
+        s->running = true;
+        g->view[i].running = true;
+        if (!s->admit_ns)
+            s->admit_ns = clock_now_ns();
+        pthread_mutex_lock(&g->lock);
+        g->n_waiting--;
+        g->waiting_tokens -= s->n_tokens;
+        pthread_mutex_unlock(&g->lock);
+        if (!s->started) {
+            s->started = true;
+            struct eng_event ev = {.type = ENG_EV_STARTED, .id = s->id};
+            g->event(g->ctx, &ev);
+        }
+    }
+}
+
+static void preempt(eng_engine *g, size_t i)
+{
+    struct eng_seq *s = g->seqs[i];
+    log_debug("request preempted id=%llu tokens=%u: KV pages ran out", (unsigned long long)s->id, s->n_tokens);
+    eng_kv_release(g->kv, s->slot);
+    g->slot_used[s->slot] = false;
+    s->running = false;
+    s->n_past = 0;
+    g->view[i].running = false;
+    g->take[i] = 0;
+    pthread_mutex_lock(&g->lock);
+    g->n_waiting++;
+    g->waiting_tokens += s->n_tokens;
+    pthread_mutex_unlock(&g->lock);
+}
+
+static void reserve_pages(eng_engine *g)
+{
+    for (uint32_t i = 0; i < g->n_seqs; i++)
+        while (g->take[i] && eng_kv_reserve(g->kv, g->seqs[i]->slot, g->seqs[i]->n_past + g->take[i], NULL))
+            preempt(g, pol_preempt(g->view, g->n_seqs, i)); /* may be i itself: then take[i] is 0 */
+}
+
+static void build_step(eng_engine *g)
+{
+    struct krn_step *st = &g->step;
+    uint32_t groups = eng_kv_groups(g->kv), stride = eng_kv_table_stride(g->kv);
+    *st = (struct krn_step){.n_groups = groups, .tokens = g->row_token, .pos = g->row_pos, .picks = g->row_pick, .seqs = g->row_seq,
+                            .groups = g->groups};
+    for (uint32_t i = 0; i < g->n_seqs; i++) {
+        struct eng_seq *s = g->seqs[i];
+        if (!g->take[i])
+            continue;
+        uint32_t k = st->n_seqs++;
+        g->row_owner[k] = s;
+        g->row_seq[k] = (struct krn_seq){.first = st->n_tokens, .count = g->take[i], .pos0 = s->n_past};
+        for (uint32_t t = 0; t < g->take[i]; t++) {
+            g->row_token[st->n_tokens] = s->tokens[s->n_past + t];
+            g->row_pos[st->n_tokens++] = s->n_past + t;
+        }
+        if (s->n_past + g->take[i] == s->n_tokens)
+            g->row_pick[st->n_picks++] = st->n_tokens - 1;
+        for (uint32_t q = 0; q < groups; q++)
+            eng_kv_table(g->kv, q, s->slot, g->tables + ((size_t)q * g->c.seqs + k) * stride);
+    }
+    for (uint32_t q = 0; q < groups; q++) {
+        eng_kv_pages(g->kv, q, &g->groups[q]);
+        g->groups[q].tables = g->tables + (size_t)q * g->c.seqs * stride;
+    }
+}
+
+static void take_token(eng_engine *g, struct eng_seq *s, uint32_t pick)
+{
+    struct err e = {0};
+    int32_t id;
+    enum eng_finish f = ENG_FAILED;
+    const float *row = eng_exec_row(g->exec, &g->model->plan->logits, pick);
+    uint32_t n_ids = eng_tok_count(g->model->tok);
+    if (n_ids > g->model->plan->vocab)
+        n_ids = g->model->plan->vocab;
+    size_t n_banned = 0;
+    const int32_t *eos = eng_tok_eos(g->model->tok, &n_banned);
+    if (s->n_out >= s->min_tokens)
+        n_banned = 0;
+    if (!s->first_ns)
+        s->first_ns = clock_now_ns();
+    if (eng_sample(g->sampler, row, n_ids, &s->sampling, 0, s->n_out, eos, n_banned, &id, &e) || eng_seq_token(g, s, id, &f, &e))
+        finish(g, s, f, &e);
+}
+
+static void run_step(eng_engine *g)
+{
+    struct err e = {0};
+    uint64_t t0 = clock_now_ns();
+    build_step(g);
+    int rc = eng_exec_run(g->exec, &g->step, NULL, NULL, &e);
+    if (rc)
+        log_error("step failed: %s (%s)", e.msg, e.where);
+    uint32_t pick = 0, out = 0;
+    for (uint32_t k = 0; k < g->step.n_seqs; k++) {
+        struct eng_seq *s = g->row_owner[k];
+        if (rc) {
+            finish(g, s, ENG_FAILED, &e);
+            continue;
+        }
+        s->n_past += g->row_seq[k].count;
+        g->served[s->tenant] += g->row_seq[k].count;
+        eng_kv_slide(g->kv, s->slot, s->n_past);
+        if (s->n_past == s->n_tokens) {
+            out++;
+            take_token(g, s, pick++);
+        }
+    }
+    pthread_mutex_lock(&g->lock);
+    g->stats.steps++;
+    g->stats.step_ns += clock_now_ns() - t0;
+    g->stats.tokens_in += g->step.n_tokens;
+    g->stats.tokens_out += out;
+    pthread_mutex_unlock(&g->lock);
+}
+
+/* Finished sequences leave live[], order kept. Called with the lock held. */
+static void sweep_finished(eng_engine *g)
+{
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < g->n_live; i++) {
+        if (g->live[i]->finished)
+            eng_seq_free(g->live[i]);
+        else
+            g->live[n++] = g->live[i];
+    }
+    g->n_live = n;
+}
+
+static uint64_t next_deadline(const eng_engine *g)
+{
+    uint64_t d = UINT64_MAX;
+    for (uint32_t i = 0; i < g->n_live; i++)
+        if (g->live[i]->deadline_ns && g->live[i]->deadline_ns < d)
+            d = g->live[i]->deadline_ns;
+    return d;
+}
+
+static void wait_for_work(eng_engine *g)
+{
+    uint64_t d = next_deadline(g);
+    if (d == UINT64_MAX) {
+        pthread_cond_wait(&g->wake, &g->lock);
+        return;
+    }
+    struct timespec t = {.tv_sec = (time_t)(d / NS_PER_S), .tv_nsec = (long)(d % NS_PER_S)};
+    pthread_cond_timedwait(&g->wake, &g->lock, &t);
+}
+
+/* Takes a snapshot of live[]; false when the engine closes. idle: the last turn found nothing to run. */
+static bool gather(eng_engine *g, bool idle)
+{
+    pthread_mutex_lock(&g->lock);
+    sweep_finished(g);
+    if (idle && !g->stop && !g->kicked)
+        wait_for_work(g);
+    g->kicked = false;
+    g->n_seqs = g->n_live;
+    memcpy(g->seqs, g->live, g->n_live * sizeof *g->live);
+    bool go = !g->stop;
+    uint32_t running = 0;
+    for (uint32_t i = 0; i < g->n_live; i++)
+        running += g->live[i]->running;
+    g->stats.running = running;
+    eng_kv_usage(g->kv, &g->stats.kv_pages, &g->stats.kv_pages_used, &g->stats.kv_bytes);
+    pthread_mutex_unlock(&g->lock);
+    return go;
+}
+
+void *eng_sched_main(void *engine)
+{
+    eng_engine *g = engine;
+    struct pol_schedule_limits lim = {.tokens_max = g->c.chunk, .seqs_max = g->c.seqs};
+    bool idle = true;
+    while (gather(g, idle)) {
+        end_some(g);
+        fill_view(g);
+        admit(g);
+        bool any = pol_schedule(g->view, g->n_seqs, &lim, g->take, g->order) != 0;
+        if (any)
+            reserve_pages(g);
+        bool ended = false;
+        any = false;
+        for (uint32_t i = 0; i < g->n_seqs; i++) {
+            any |= g->take[i] != 0;
+            ended |= g->seqs[i]->finished;
+        }
+        if (any)
+            run_step(g);
+        idle = !any && !ended;
+    }
+    for (uint32_t i = 0; i < g->n_seqs; i++) /* closing: everybody gets an end */
+        if (!g->seqs[i]->finished)
+            finish(g, g->seqs[i], ENG_CANCELLED, NULL);
+    return NULL;
+}
+
+int eng_self_test(eng_engine *g, struct err *e)
+{
+    struct eng_seq s = {.n_tokens = 1, .tokens = (int32_t[1]){0}};
+    int rc = eng_kv_reserve(g->kv, 0, 1, e);
+    if (rc)
+        return rc;
+    g->seqs[0] = &s;
+    g->n_seqs = 1;
+    g->take[0] = 1;
+    build_step(g);
+    rc = eng_exec_run(g->exec, &g->step, NULL, NULL, e);
+    if (!rc) {
+        const float *row = eng_exec_row(g->exec, &g->model->plan->logits, 0);
+        for (uint32_t i = 0; i < g->model->plan->vocab && !rc; i++)
+            if (!isfinite(row[i]))
+                rc = err_set(e, ERR_FORMAT, "self-test: logit %u of the first token is not finite: the weights are damaged", i);
+    }
+    eng_kv_release(g->kv, 0);
+    g->n_seqs = 0;
+    return rc;
+}
