@@ -83,9 +83,9 @@ static int get_float(const struct json *obj, const char *key, double min, double
     double x;
     if (!v)
         return 0;
-    if (!json_num(v, &x))
+    if (v->type != JSON_NUMBER)
         return wrong_type(ae, key, "a number", v);
-    if (!(x >= min && x <= max))
+    if (!json_num(v, &x) || !(x >= min && x <= max))
         return gw_api_error_set(ae, 400, "invalid_value", key, "Invalid '%s': expected a value from %g to %g, but got %.40s.", key, min, max, v->s);
     *out = (float)x;
     return 0;

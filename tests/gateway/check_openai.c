@@ -1,0 +1,271 @@
+/* The table of request bodies: what parses to what, and which field is blamed with which code; and the shapes of the answers. */
+#include <check.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "gateway/openai.h"
+#include "gateway/openai_out.h"
+
+#define MSG "\"model\":\"m\",\"messages\":[{\"role\":\"user\",\"content\":\"hi\"}]"
+#define WITH(x) "{" MSG "," x "}"
+#define MESSAGES(x) "{\"model\":\"m\",\"messages\":" x "}"
+
+static struct arena mem;
+static void setup(void) { arena_init(&mem, 16u << 20); }
+static void teardown(void) { arena_free(&mem); }
+
+static int parse(const char *body, size_t n, struct gw_chat_req *r, struct gw_api_error *ae)
+{
+    memset(r, 0, sizeof *r);
+    memset(ae, 0, sizeof *ae);
+    r->sampling = (struct eng_sampling){.temperature = 0.6f, .top_p = 0.9f, .top_k = 20};
+    return gw_openai_parse_chat(r, body, n, &mem, ae);
+}
+
+START_TEST(core)
+{
+    struct gw_chat_req r;
+    struct gw_api_error ae;
+    static const char all[] = WITH("\"stream\":true,\"stream_options\":{\"include_usage\":true},\"max_completion_tokens\":12,\"temperature\":0,"
+                                   "\"top_p\":0.5,\"top_k\":-1,\"min_p\":0.05,\"seed\":-3,\"stop\":[\"a\",\"\\n\\n\"],\"ignore_eos\":true,\"min_tokens\":3,\"n\":1");
+    ck_assert_msg(!parse(all, strlen(all), &r, &ae), "%s", ae.msg);
+    ck_assert(r.stream && r.include_usage && r.ignore_eos && r.seed_given);
+    ck_assert_uint_eq(r.max_tokens, 12);
+    ck_assert_uint_eq(r.min_tokens, 3);
+    ck_assert_float_eq(r.sampling.temperature, 0);
+    ck_assert_float_eq(r.sampling.top_p, 0.5f);
+    ck_assert_float_eq(r.sampling.min_p, 0.05f);
+    ck_assert_int_eq(r.sampling.top_k, 0);
+    ck_assert_uint_eq(r.sampling.seed, (uint64_t)-3);
+    ck_assert_uint_eq(r.n_stops, 2);
+    ck_assert_str_eq(r.stops[1], "\n\n");
+    ck_assert_uint_eq(r.stop_lens[1], 2);
+    ck_assert_str_eq(r.model, "m");
+
+    ck_assert_int_eq(parse("{" MSG "}", strlen("{" MSG "}"), &r, &ae), 0); /* nothing given: the caller's defaults stay */
+    ck_assert(!r.stream && !r.seed_given && !r.n_stops && !r.max_tokens);
+    ck_assert_float_eq(r.sampling.temperature, 0.6f);
+    ck_assert_float_eq(r.sampling.top_p, 0.9f);
+    ck_assert_int_eq(r.sampling.top_k, 20);
+}
+END_TEST
+
+static const char *const good[] = {
+    WITH("\"stop\":null,\"temperature\":null,\"max_tokens\":null,\"stream\":null,\"stream_options\":null,\"tools\":null"),
+    WITH("\"max_tokens\":5,\"max_completion_tokens\":5"),
+    WITH("\"max_tokens\":1e2"),
+    WITH("\"top_p\":0"),
+    WITH("\"stop\":\"END\""),
+    WITH("\"stop\":[]"),
+    WITH("\"user\":\"u\",\"metadata\":{\"a\":\"b\"},\"store\":false,\"service_tier\":\"auto\",\"prompt_cache_key\":\"k\",\"safety_identifier\":\"s\""),
+    WITH("\"tools\":[],\"tool_choice\":\"auto\",\"parallel_tool_calls\":true,\"logprobs\":false,\"top_logprobs\":0,\"logit_bias\":{}"),
+    WITH("\"presence_penalty\":0,\"frequency_penalty\":0.0,\"response_format\":{\"type\":\"text\"},\"modalities\":[\"text\"]"),
+    WITH("\"some_new_field\":{\"x\":[1,2]},\"seed\":9223372036854775807"),
+    WITH("\"stream\":true,\"stream_options\":{}"),
+    MESSAGES("[{\"role\":\"developer\",\"content\":\"d\"},{\"role\":\"system\",\"content\":\"\"},{\"role\":\"user\",\"content\":[{\"type\":\"text\",\"text\":\"a\"},{\"type\":\"text\",\"text\":\"b\"}],\"name\":\"x\"}]"),
+    MESSAGES("[{\"role\":\"user\",\"content\":\"q\"},{\"role\":\"assistant\",\"content\":null,\"tool_calls\":[{\"id\":\"1\",\"type\":\"function\",\"function\":{\"name\":\"f\",\"arguments\":\"{}\"}}]},{\"role\":\"tool\",\"tool_call_id\":\"1\",\"content\":\"r\"}]"),
+};
+
+START_TEST(accepted)
+{
+    struct gw_chat_req r;
+    struct gw_api_error ae;
+    ck_assert_msg(!parse(good[_i], strlen(good[_i]), &r, &ae), "%s: %s", good[_i], ae.msg);
+}
+END_TEST
+
+static const struct { const char *body, *param, *code; } bad[] = {
+    {"", NULL, NULL},
+    {"{", NULL, NULL},
+    {"[]", NULL, NULL},
+    {"{" MSG "} x", NULL, NULL},
+    {"{" MSG ",\"model\":\"m\"}", NULL, NULL},
+    {"{\"model\":\"m\",\"messages\":[{\"role\":\"user\",\"content\":\"\xff\"}]}", NULL, NULL},
+    {"{\"model\":\"m\",\"messages\":[{\"role\":\"user\",\"content\":\"\\u0000\"}]}", NULL, NULL},
+    {"{\"messages\":[]}", "model", "missing_required_parameter"},
+    {"{\"model\":7}", "model", "invalid_type"},
+    {"{\"model\":\"m\"}", "messages", "missing_required_parameter"},
+    {MESSAGES("{}"), "messages", "invalid_type"},
+    {MESSAGES("[]"), "messages", "empty_array"},
+    {MESSAGES("[1]"), "messages[0]", "invalid_type"},
+    {MESSAGES("[{\"content\":\"x\"}]"), "messages[0].role", "missing_required_parameter"},
+    {MESSAGES("[{\"role\":\"user\",\"content\":\"x\"},{\"role\":\"robot\",\"content\":\"x\"}]"), "messages[1].role", "invalid_value"},
+    {MESSAGES("[{\"role\":1,\"content\":\"x\"}]"), "messages[0].role", "invalid_type"},
+    {MESSAGES("[{\"role\":\"user\"}]"), "messages[0].content", "missing_required_parameter"},
+    {MESSAGES("[{\"role\":\"user\",\"content\":null}]"), "messages[0].content", "missing_required_parameter"},
+    {MESSAGES("[{\"role\":\"user\",\"content\":5}]"), "messages[0].content", "invalid_type"},
+    {MESSAGES("[{\"role\":\"user\",\"content\":[]}]"), "messages[0].content", "invalid_value"},
+    {MESSAGES("[{\"role\":\"user\",\"content\":[\"x\"]}]"), "messages[0].content[0]", "invalid_type"},
+    {MESSAGES("[{\"role\":\"user\",\"content\":[{\"text\":\"x\"}]}]"), "messages[0].content[0].type", "missing_required_parameter"},
+    {MESSAGES("[{\"role\":\"user\",\"content\":[{\"type\":\"text\"}]}]"), "messages[0].content[0].text", "missing_required_parameter"},
+    {MESSAGES("[{\"role\":\"user\",\"content\":[{\"type\":\"image_url\",\"image_url\":{\"url\":\"data:\"}}]}]"), "messages[0].content[0].type", "unsupported_value"},
+    {MESSAGES("[{\"role\":\"user\",\"content\":[{\"type\":\"blob\"}]}]"), "messages[0].content[0].type", "invalid_value"},
+    {MESSAGES("[{\"role\":\"assistant\",\"tool_calls\":[{\"function\":{\"name\":\"f\"}}]}]"), "messages[0].tool_calls[0].function", "invalid_value"},
+    {MESSAGES("[{\"role\":\"user\",\"content\":\"x\",\"name\":1}]"), "messages[0].name", "invalid_type"},
+    {WITH("\"stream\":1"), "stream", "invalid_type"},
+    {WITH("\"stream_options\":{\"include_usage\":true}"), "stream_options", "invalid_value"},
+    {WITH("\"stream\":true,\"stream_options\":[]"), "stream_options", "invalid_type"},
+    {WITH("\"stream\":true,\"stream_options\":{\"include_usage\":\"yes\"}"), "stream_options.include_usage", "invalid_type"},
+    {WITH("\"max_tokens\":0"), "max_tokens", "invalid_value"},
+    {WITH("\"max_tokens\":-1"), "max_tokens", "invalid_value"},
+    {WITH("\"max_tokens\":\"5\""), "max_tokens", "invalid_type"},
+    {WITH("\"max_tokens\":1.5"), "max_tokens", "invalid_type"},
+    {WITH("\"max_tokens\":18446744073709551617"), "max_tokens", "invalid_type"},
+    {WITH("\"max_completion_tokens\":99999999999"), "max_completion_tokens", "invalid_value"},
+    {WITH("\"max_tokens\":5,\"max_completion_tokens\":6"), "max_tokens", "invalid_value"},
+    {WITH("\"max_tokens\":5,\"min_tokens\":6"), "min_tokens", "invalid_value"},
+    {WITH("\"ignore_eos\":\"x\""), "ignore_eos", "invalid_type"},
+    {WITH("\"temperature\":2.1"), "temperature", "invalid_value"},
+    {WITH("\"temperature\":-0.1"), "temperature", "invalid_value"},
+    {WITH("\"temperature\":\"hot\""), "temperature", "invalid_type"},
+    {WITH("\"temperature\":1e999"), "temperature", "invalid_value"},
+    {WITH("\"top_p\":1.01"), "top_p", "invalid_value"},
+    {WITH("\"min_p\":true"), "min_p", "invalid_type"},
+    {WITH("\"top_k\":-2"), "top_k", "invalid_value"},
+    {WITH("\"top_k\":0.5"), "top_k", "invalid_type"},
+    {WITH("\"seed\":\"1\""), "seed", "invalid_type"},
+    {WITH("\"stop\":5"), "stop", "invalid_type"},
+    {WITH("\"stop\":\"\""), "stop", "invalid_value"},
+    {WITH("\"stop\":[\"a\",1]"), "stop[1]", "invalid_type"},
+    {WITH("\"stop\":[\"1\",\"2\",\"3\",\"4\",\"5\",\"6\",\"7\",\"8\",\"9\",\"10\",\"11\",\"12\",\"13\",\"14\",\"15\",\"16\",\"17\"]"), "stop", "array_above_max_length"},
+    {WITH("\"n\":2"), "n", "unsupported_value"},
+    {WITH("\"n\":\"1\""), "n", "invalid_type"},
+    {WITH("\"logprobs\":true"), "logprobs", "unsupported_parameter"},
+    {WITH("\"top_logprobs\":3"), "top_logprobs", "unsupported_parameter"},
+    {WITH("\"tools\":[{\"type\":\"function\"}]"), "tools", "unsupported_parameter"},
+    {WITH("\"tool_choice\":\"required\""), "tool_choice", "unsupported_parameter"},
+    {WITH("\"response_format\":{\"type\":\"json_object\"}"), "response_format", "unsupported_parameter"},
+    {WITH("\"response_format\":{\"type\":\"json_schema\",\"json_schema\":{}}"), "response_format", "unsupported_parameter"},
+    {WITH("\"logit_bias\":{\"5\":1}"), "logit_bias", "unsupported_parameter"},
+    {WITH("\"presence_penalty\":0.5"), "presence_penalty", "unsupported_parameter"},
+    {WITH("\"reasoning_effort\":\"high\""), "reasoning_effort", "unsupported_parameter"},
+    {WITH("\"modalities\":[\"text\",\"audio\"]"), "modalities", "unsupported_parameter"},
+    {WITH("\"user\":5"), "user", "invalid_type"},
+    {WITH("\"metadata\":[]"), "metadata", "invalid_type"},
+};
+
+START_TEST(errors)
+{
+    struct gw_chat_req r;
+    struct gw_api_error ae;
+    ck_assert_msg(parse(bad[_i].body, strlen(bad[_i].body), &r, &ae) == 400, "accepted: %s", bad[_i].body);
+    ck_assert_str_eq(ae.type, "invalid_request_error");
+    ck_assert_msg(!strcmp(ae.param, bad[_i].param ? bad[_i].param : ""), "%s: param '%s'", bad[_i].body, ae.param);
+    ck_assert_msg((!ae.code && !bad[_i].code) || (ae.code && bad[_i].code && !strcmp(ae.code, bad[_i].code)), "%s: code %s", bad[_i].body, ae.code ? ae.code : "null");
+    ck_assert(*ae.msg);
+}
+END_TEST
+
+START_TEST(limits)
+{
+    struct gw_chat_req r;
+    struct gw_api_error ae;
+    struct buf b;
+    buf_init(&b, 1u << 20);
+    buf_str(&b, "{" MSG ",\"stop\":\""); /* 257 bytes of stop string: one too many */
+    for (int i = 0; i < 257; i++)
+        buf_char(&b, 's');
+    buf_str(&b, "\"}");
+    ck_assert_int_eq(parse(b.data, b.len, &r, &ae), 400);
+    ck_assert_str_eq(ae.param, "stop");
+    buf_reset(&b);
+    buf_str(&b, "{" MSG ",\"x\":"); /* deeper than the reader goes */
+    for (int i = 0; i < 200; i++)
+        buf_char(&b, '[');
+    for (int i = 0; i < 200; i++)
+        buf_char(&b, ']');
+    buf_char(&b, '}');
+    ck_assert_int_eq(parse(b.data, b.len, &r, &ae), 400);
+    buf_reset(&b);
+    for (size_t cut = 0; cut < strlen(WITH("\"stop\":[\"a\"],\"seed\":1")); cut++) /* every prefix is an error, never a crash */
+        ck_assert_int_eq(parse(WITH("\"stop\":[\"a\"],\"seed\":1"), cut, &r, &ae), 400);
+    arena_free(&mem); /* an arena too small for the tree: 503, nothing else */
+    arena_init(&mem, 64);
+    ck_assert_int_eq(parse("{" MSG "}", strlen("{" MSG "}"), &r, &ae), 503);
+    buf_free(&b);
+}
+END_TEST
+
+static const struct json *event_json(const char **p, struct arena *a) /* the next "data: {...}" event as a tree; NULL: [DONE] */
+{
+    struct json *v = NULL;
+    ck_assert_int_eq(strncmp(*p, "data: ", 6), 0);
+    const char *end = strstr(*p, "\n\n");
+    ck_assert_ptr_nonnull(end);
+    const char *s = *p + 6;
+    *p = end + 2;
+    if (!strncmp(s, "[DONE]", 6))
+        return NULL;
+    ck_assert_int_eq(json_parse(&v, s, (size_t)(end - s), &json_strict, a, NULL), 0);
+    return v;
+}
+
+START_TEST(answers)
+{
+    struct gw_answer_head h = {.created = 1700000000, .model = "a \"model\"", .fingerprint = "fp_1", .include_usage = true};
+    struct eng_usage u = {.prompt_tokens = 5, .cached_tokens = 2, .output_tokens = 3};
+    struct gw_api_error ae;
+    struct buf b;
+    struct json *v = NULL;
+    const char *p;
+    const struct json *ev;
+    buf_init(&b, 1u << 16);
+    gw_out_id(h.id);
+    ck_assert_int_eq(strncmp(h.id, "chatcmpl-", 9), 0);
+    gw_out_chunk_role(&b, &h);
+    gw_out_chunk_text(&b, &h, "x\n\"\xc3\xa9", 5);
+    gw_out_chunk_end(&b, &h, "stop", &u);
+    p = b.data;
+    ev = event_json(&p, &mem);
+    ck_assert(json_eq(json_get(ev, "id"), h.id) && json_eq(json_get(ev, "model"), h.model));
+    ck_assert(json_eq(json_path(json_get(ev, "choices")->items[0], "delta.role"), "assistant"));
+    ck_assert(json_is(json_get(ev, "usage"), JSON_NULL));
+    ev = event_json(&p, &mem);
+    ck_assert(json_eq(json_path(json_get(ev, "choices")->items[0], "delta.content"), "x\n\"\xc3\xa9"));
+    ck_assert_ptr_null(json_path(json_get(ev, "choices")->items[0], "delta.role"));
+    ev = event_json(&p, &mem);
+    ck_assert(json_eq(json_get(json_get(ev, "choices")->items[0], "finish_reason"), "stop"));
+    ev = event_json(&p, &mem);
+    ck_assert_uint_eq(json_get(ev, "choices")->n, 0);
+    ck_assert_str_eq(json_path(ev, "usage.total_tokens")->s, "8");
+    ck_assert_str_eq(json_path(ev, "usage.prompt_tokens_details.cached_tokens")->s, "2");
+    ck_assert_ptr_null(event_json(&p, &mem));
+    ck_assert_int_eq(*p, 0);
+
+    buf_reset(&b);
+    gw_out_completion(&b, &h, "hello", 5, "length", &u);
+    ck_assert_int_eq(json_parse(&v, b.data, b.len, &json_strict, &mem, NULL), 0);
+    ck_assert(json_eq(json_get(v, "object"), "chat.completion"));
+    ck_assert(json_eq(json_path(json_get(v, "choices")->items[0], "message.content"), "hello"));
+
+    buf_reset(&b);
+    gw_api_error_set(&ae, 404, "model_not_found", "model", "The model '%s' does not exist.", "x\"y");
+    gw_out_error(&b, &ae);
+    ck_assert_str_eq(b.data, "{\"error\":{\"message\":\"The model 'x\\\"y' does not exist.\",\"type\":\"invalid_request_error\",\"param\":\"model\",\"code\":\"model_not_found\"}}");
+    buf_reset(&b);
+    gw_out_model(&b, "m", 1, 4096);
+    ck_assert_int_eq(json_parse(&v, b.data, b.len, &json_strict, &mem, NULL), 0);
+    ck_assert_str_eq(gw_out_finish_reason(ENG_LENGTH), "length");
+    ck_assert_ptr_null(gw_out_finish_reason(ENG_FAILED));
+    buf_free(&b);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *s = suite_create("gateway/openai");
+    TCase *c = tcase_create("core");
+    tcase_add_checked_fixture(c, setup, teardown);
+    tcase_add_test(c, core);
+    tcase_add_loop_test(c, accepted, 0, (int)(sizeof good / sizeof *good));
+    tcase_add_loop_test(c, errors, 0, (int)(sizeof bad / sizeof *bad));
+    tcase_add_test(c, limits);
+    tcase_add_test(c, answers);
+    suite_add_tcase(s, c);
+    SRunner *r = srunner_create(s);
+    srunner_run_all(r, CK_NORMAL);
+    int failed = srunner_ntests_failed(r);
+    srunner_free(r);
+    return failed != 0;
+}
