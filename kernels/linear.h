@@ -13,7 +13,7 @@
  *       for each 32 columns a chain p = fma(w, x, p), columns ascending, p from 0; then acc = acc + p, from acc = 0.
  * Bias is added last: y = acc + bias. NaN in gives NaN out (its bits are unspecified).
  *
- * Use: krn_act_init; quantise, split by rows over threads, barrier; run for every matrix that reads this input, split by
+ * Use: krn_operand_init; quantise, split by rows over threads, barrier; run for every matrix that reads this input, split by
  * tiles over threads. quantise is needed only before an int8 run. Nothing here allocates.
  * Threads:   all functions are reentrant; calls on disjoint rows (quantise) or tiles (run) may run together. */
 #ifndef SLUICE_KERNELS_LINEAR_H
@@ -21,13 +21,13 @@
 #include "kernels/backend.h"
 #include "kernels/slot.h"
 
-#define KRN_ACT_BLOCK 32
-#define KRN_ACT_GROUP 16 /* rows whose quantised blocks lie together; a good granule for splitting quantise */
+#define KRN_OPERAND_BLOCK 32
+#define KRN_OPERAND_GROUP 16 /* rows whose quantised blocks lie together; a good granule for splitting quantise */
 
-/* The input of one or more linears. Rows are kept in groups of KRN_ACT_GROUP (the last one holds what is left, g rows);
+/* The input of one or more linears. Rows are kept in groups of KRN_OPERAND_GROUP (the last one holds what is left, g rows);
  * inside a group, block by block, its g rows side by side: block b of row r is entry
  * (r/16*16) * blocks + b * g + r%16 of d, s, c8, and that entry times 32 of q. */
-struct krn_act {
+struct krn_operand {
     const float *x;      /* [n][cols], rows `stride` floats apart; borrowed */
     size_t stride;
     uint32_t n, cols;
@@ -36,9 +36,9 @@ struct krn_act {
     int32_t *c8;         /* [n * blocks] -8 * sum of q: turns unsigned weights into signed ones */
 };
 /* Bytes of scratch for n rows of cols columns (256-aligned); 0: too many. */
-size_t krn_act_bytes(uint32_t n, uint32_t cols);
-/* scratch: krn_act_bytes(n, cols) bytes, 64-aligned, or NULL when only f32 runs will follow. */
-void krn_act_init(struct krn_act *a, const float *x, size_t stride, uint32_t n, uint32_t cols, void *scratch);
+size_t krn_operand_bytes(uint32_t n, uint32_t cols);
+/* scratch: krn_operand_bytes(n, cols) bytes, 64-aligned, or NULL when only f32 runs will follow. */
+void krn_operand_init(struct krn_operand *a, const float *x, size_t stride, uint32_t n, uint32_t cols, void *scratch);
 
 struct krn_linear {
     const struct krn_weight *w;
@@ -56,11 +56,11 @@ static inline uint32_t krn_linear_tiles(const struct krn_weight *w) { return (w-
 
 struct krn_linear_isa {
     const char *name;
-    /* Rows [row0, row0 + n) of the act. cols a multiple of 32. */
-    void (*quantise)(const struct krn_act *a, uint32_t row0, uint32_t n);
+    /* Rows [row0, row0 + n) of the operand. cols a multiple of 32. */
+    void (*quantise)(const struct krn_operand *a, uint32_t row0, uint32_t n);
     /* Output tiles [tile0, tile0 + n_tiles) (16 rows of W each, the last one cut at w->rows), for all a->n rows.
      * a->cols == w->cols; writes only y[0 .. a->n)[tile0*16 .. min(rows, (tile0+n_tiles)*16)). */
-    void (*run)(const struct krn_linear *l, const struct krn_act *a, uint32_t tile0, uint32_t n_tiles);
+    void (*run)(const struct krn_linear *l, const struct krn_operand *a, uint32_t tile0, uint32_t n_tiles);
 };
 /* AUTO: the best this machine has. NULL: krn_isa_have(isa) is false. */
 const struct krn_linear_isa *krn_linear_get(enum krn_isa isa);

@@ -1,0 +1,91 @@
+/* kernels/linear_avx512.c - linear.h on AVX-512 (F BW DQ VL VNNI): 16 lanes, one vector a tile.
+ *
+ * vpdpbusd multiplies unsigned by signed bytes and adds four products to 32 bits without saturation. Signed weights are
+ * made unsigned by adding 128, and the sum starts at -128 * (sum of activations) = 16 * c8. */
+#include <assert.h>
+#include <float.h>
+#include <immintrin.h>
+#include <math.h>
+#include <string.h>
+
+#include "kernels/linear_internal.h"
+
+typedef __m512 vf;
+typedef __m512i vi;
+enum { LANES = 16 };
+
+static inline vf vf_zero(void) { return _mm512_setzero_ps(); }
+static inline vf vf_set1(float f) { return _mm512_set1_ps(f); }
+static inline vf vf_load(const float *p) { return _mm512_loadu_ps(p); }
+static inline void vf_store(float *p, vf v) { _mm512_storeu_ps(p, v); }
+static inline vf vf_add(vf a, vf b) { return _mm512_add_ps(a, b); }
+static inline vf vf_mul(vf a, vf b) { return _mm512_mul_ps(a, b); }
+static inline vf vf_fma(vf a, vf b, vf c) { return _mm512_fmadd_ps(a, b, c); }
+static inline vf vf_int(vi v) { return _mm512_cvtepi32_ps(v); }
+static inline vf vf_f16(const uint8_t *p) { return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)(const void *)p)); }
+static inline vf vf_bf16(const uint8_t *p)
+{
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)(const void *)p)), 16));
+}
+static inline vi vi_load(const uint8_t *p) { return _mm512_loadu_si512(p); }
+static inline vi vi_set1(int v) { return _mm512_set1_epi32(v); }
+static inline vi vi_and(vi a, vi b) { return _mm512_and_si512(a, b); }
+static inline vi vi_add(vi a, vi b) { return _mm512_add_epi32(a, b); }
+static inline vi vi_srl_var(vi v, uint32_t n) { return _mm512_srl_epi32(v, _mm_cvtsi32_si128((int)n)); }
+#define vi_srl(v, n) _mm512_srli_epi32(v, n)
+/* Byte j of each lane as a signed number. */
+static inline vi vi_byte(vi v, uint32_t j) { return _mm512_srai_epi32(_mm512_sll_epi32(v, _mm_cvtsi32_si128((int)(24 - 8 * j))), 24); }
+
+static inline vi four(const int8_t *q)
+{
+    int v;
+    memcpy(&v, q, 4);
+    return vi_set1(v);
+}
+
+/* Two chains of four: the latency of one vpdpbusd is about five cycles. */
+static inline __attribute__((always_inline)) vi dot_from(vi a, const vi u[8], const int8_t *q)
+{
+    vi b = _mm512_setzero_si512();
+#pragma GCC unroll 4
+    for (int k = 0; k < 8; k += 2) {
+        a = _mm512_dpbusd_epi32(a, u[k], four(q + 4 * k));
+        b = _mm512_dpbusd_epi32(b, u[k + 1], four(q + 4 * k + 4));
+    }
+    return vi_add(a, b);
+}
+
+static inline __attribute__((always_inline)) vi q4_dot(const vi u[8], const int8_t *q)
+{
+    return dot_from(_mm512_setzero_si512(), u, q);
+}
+
+static inline vi q8_unpack(vi v) { return _mm512_xor_si512(v, _mm512_set1_epi8(-128)); }
+
+static inline __attribute__((always_inline)) vi q8_dot(const vi u[8], const uint8_t *w, const int8_t *q, int32_t c8)
+{
+    (void)w;
+    return dot_from(vi_set1(16 * c8), u, q);
+}
+
+static inline float block_amax(const float *x)
+{
+    const __m512i mask = _mm512_set1_epi32(0x7fffffff);
+    __m512i m = _mm512_max_epi32(_mm512_and_si512(_mm512_castps_si512(_mm512_loadu_ps(x)), mask),
+                                 _mm512_and_si512(_mm512_castps_si512(_mm512_loadu_ps(x + 16)), mask));
+    return _mm_cvtss_f32(_mm_castsi128_ps(_mm_cvtsi32_si128(_mm512_reduce_max_epi32(m))));
+}
+
+/* Rounds 32 products to bytes and returns their sum. */
+static inline int block_round(const float *x, float inv, int8_t *q)
+{
+    __m512i lo = _mm512_cvtps_epi32(_mm512_mul_ps(_mm512_loadu_ps(x), vf_set1(inv)));
+    __m512i hi = _mm512_cvtps_epi32(_mm512_mul_ps(_mm512_loadu_ps(x + 16), vf_set1(inv)));
+    _mm_storeu_si128((__m128i *)(void *)q, _mm512_cvtepi32_epi8(lo));
+    _mm_storeu_si128((__m128i *)(void *)(q + 16), _mm512_cvtepi32_epi8(hi));
+    return _mm512_reduce_add_epi32(_mm512_add_epi32(lo, hi));
+}
+
+#include "kernels/linear_simd.inc"
+
+const struct krn_linear_isa krn_linear_avx512 = {.name = "avx512", .quantise = quantise, .run = run};
