@@ -53,17 +53,18 @@ struct gw_http1 {
     /* GW_HTTP1_BODY */
     const char *body; size_t body_len;
     /* GW_HTTP1_ERROR */
-    int status;                /* 400 413 414 417 431 501 505 */
+    int status;                /* 400 413 414 417 431 501 503 (no memory) 505 */
     const char *reason;        /* a sentence, static */
     /* private */
+    struct gw_http1_limits init_limits;
     struct gw_http1_field *fields; unsigned fields_cap;
-    struct buf head;
-    size_t line, scanned;      /* start of the unfinished line, bytes of head already scanned */
-    size_t trailer_bytes, extra_bytes;
-    uint64_t body_total, left; /* decoded so far; of this chunk or of the Content-Length still to come */
-    size_t host_off, path_off, query_off;
-    uint8_t state, sub, digits, blank_lines;
-    bool has_host, has_length, has_te, has_expect, conn_close, conn_keep, abs_host;
+    struct buf head, tail;     /* the head, kept; the trailer line being read */
+    size_t line;               /* where the unfinished line starts in head */
+    size_t path_off, query_off, host_off, tail_bytes, extra_bytes;
+    unsigned n_tail;
+    uint64_t body_total, left; /* announced so far; of this chunk or of Content-Length still to come */
+    uint8_t state, digits, blank_lines;
+    bool has_host, has_length, has_te, conn_close, conn_keep;
 };
 
 void gw_http1_init(struct gw_http1 *p, const struct gw_http1_limits *lim); /* NULL: the defaults */
