@@ -18,7 +18,7 @@ static uint32_t cores(void)
     return sched_getaffinity(0, sizeof set, &set) == 0 ? (uint32_t)CPU_COUNT(&set) : 1;
 }
 
-static int fill_defaults(struct eng_config *c, const struct eng_plan *p, struct err *e)
+int eng_config_defaults(struct eng_config *c, const struct eng_plan *p, struct err *e)
 {
     if (c->ctx > p->ctx)
         log_warn("context of %u tokens asked for, the model was trained on %u", c->ctx, p->ctx);
@@ -75,7 +75,7 @@ static int open_parts(eng_engine *g, struct err *e)
     struct eng_plan *p = g->model->plan;
     if (p->n_recurrent)
         return err_set(e, ERR_UNSUPPORTED, "%s: recurrent state '%s' has no kernels here", p->sheet, p->recurrent[0].state);
-    if ((rc = fill_defaults(&g->c, p, e)))
+    if ((rc = eng_config_defaults(&g->c, p, e)))
         return rc;
     struct eng_exec_config x = {.isa = g->c.isa, .precision = g->c.precision, .threads = g->c.threads, .rows_max = g->c.chunk, .picks_max = g->c.seqs};
     struct eng_kv_config kv = {.type = g->c.kv_type, .page_tokens = g->c.page_tokens, .slots = g->c.seqs, .ctx = g->c.ctx, .chunk = g->c.chunk};

@@ -24,6 +24,9 @@ struct eng_config {
     void (*progress)(void *ctx, uint64_t done, uint64_t total); void *progress_ctx;
 };
 
+/* Fills zeros with what will be in force for this plan on this machine; ERR_INVALID names the flag that cannot be. */
+int eng_config_defaults(struct eng_config *c, const struct eng_plan *p, struct err *e);
+
 struct eng_sampling {
     float temperature;        /* 0: greedy */
     float top_p, min_p;       /* 1, 0: off */

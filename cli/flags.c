@@ -1,0 +1,152 @@
+#include "cli/flags.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "cli/cli.h"
+
+static const char *const precisions[] = {"auto", "f32", NULL};
+static const char *const kernels[] = {"auto", "c", "avx2", "avx512", NULL};
+static const char *const kv_types[] = {"auto", "f32", "f16", "bf16", NULL};
+
+#define AT(field) offsetof(struct cli_engine, field)
+const struct cli_flag cli_engine_flags[] = {
+    {{"model", CONF_STR, AT(model), 0, 0, NULL}, "-m", "MODEL", "a .gguf file, or a directory with config.json and safetensors"},
+    {{"alias", CONF_STR, AT(alias), 0, 0, NULL}, NULL, "NAME", "the model's name towards clients (default: its file's name)"},
+    {{"ctx", CONF_INT, AT(ctx), 0, 16777216, NULL}, "-c", "TOKENS", "context of a sequence (default: the model's, at most 4096)"},
+    {{"seqs", CONF_INT, AT(seqs), 0, 4096, NULL}, "-np", "N", "sequences that run at once (default 8)"},
+    {{"threads", CONF_INT, AT(threads), 0, 256, NULL}, "-t", "N", "threads of the engine (default: the cores it may use)"},
+    {{"chunk", CONF_INT, AT(chunk), 0, 65536, NULL}, "-ub", "TOKENS", "most tokens computed in one step (default 256)"},
+    {{"page", CONF_INT, AT(page), 0, 4096, NULL}, NULL, "TOKENS", "tokens of a KV page, a multiple of 16 (default 64)"},
+    {{"kv-type", CONF_ENUM, AT(kv_type), 0, 0, kv_types}, NULL, "T", "KV cells: f32, f16, bf16 (default f16; f32 with --precision f32)"},
+    {{"precision", CONF_ENUM, AT(precision), 0, 0, precisions}, NULL, "P", "auto: int8 activations meet quantised weights; f32: diagnosis"},
+    {{"kernels", CONF_ENUM, AT(kernels), 0, 0, kernels}, NULL, "SET", "auto, c, avx2, avx512: equal bits, different speed"},
+    {{"ram", CONF_STR, AT(ram), 0, 0, NULL}, NULL, "SIZE", "memory of the engine: bytes with K M G T, or % of the model's bytes"},
+    {{"device", CONF_STR, AT(device), 0, 0, NULL}, NULL, "DEV", "cpu"},
+};
+const size_t cli_n_engine_flags = sizeof cli_engine_flags / sizeof *cli_engine_flags;
+
+static void help(const char *verb, const char *usage, const struct cli_flags *t)
+{
+    printf("usage: sluice %s %s\n\n", verb, usage);
+    for (; t->flags; t++)
+        for (size_t i = 0; i < t->n; i++) {
+            const struct cli_flag *f = &t->flags[i];
+            char left[80];
+            snprintf(left, sizeof left, "%s%s--%s %s", f->brief ? f->brief : "", f->brief ? ", " : "", f->d.name, f->arg ? f->arg : "");
+            printf("  %-28s %s\n", left, f->help);
+        }
+}
+
+static const struct cli_flag *find(const struct cli_flags *t, const char *arg, size_t n, void **target)
+{
+    for (; t->flags; t++)
+        for (size_t i = 0; i < t->n; i++) {
+            const struct cli_flag *f = &t->flags[i];
+            bool brief = f->brief && strlen(f->brief) == n && !memcmp(f->brief, arg, n);
+            bool full = n > 2 && arg[0] == '-' && arg[1] == '-' && strlen(f->d.name) == n - 2 && !memcmp(f->d.name, arg + 2, n - 2);
+            if (brief || full) {
+                *target = t->target;
+                return f;
+            }
+        }
+    return NULL;
+}
+
+int cli_parse(int argc, char **argv, const char *usage, const struct cli_flags *tables, const char **words, size_t words_max, size_t *n_words,
+              bool *asked_help, struct arena *a, struct err *e)
+{
+    *n_words = 0;
+    *asked_help = false;
+    for (int i = 1; i < argc; i++) {
+        const char *arg = argv[i];
+        if (arg[0] != '-' || !arg[1]) {
+            if (*n_words == words_max)
+                return err_set(e, ERR_INVALID, "one word too many: '%s' (--help lists what there is)", arg);
+            words[(*n_words)++] = arg;
+            continue;
+        }
+        if (!strcmp(arg, "--help") || !strcmp(arg, "-h")) {
+            help(argv[0], usage, tables);
+            *asked_help = true;
+            return ERR_OK;
+        }
+        const char *eq = arg[1] == '-' ? strchr(arg, '=') : NULL;
+        void *target = NULL;
+        const struct cli_flag *f = find(tables, arg, eq ? (size_t)(eq - arg) : strlen(arg), &target);
+        if (!f)
+            return err_set(e, ERR_INVALID, "no flag '%s' (--help lists what there is)", arg);
+        const char *value = f->d.type == CONF_BOOL ? (eq ? eq + 1 : "on") : eq ? eq + 1 : i + 1 < argc ? argv[++i] : NULL;
+        if (!value)
+            return err_set(e, ERR_INVALID, "%s: expected a value (%s)", arg, f->arg);
+        int rc = conf_set(arg, value, &f->d, target, a, e);
+        if (rc)
+            return rc;
+    }
+    return ERR_OK;
+}
+
+static int ram_bytes(const struct cli_engine *f, uint64_t *out, struct err *e)
+{
+    size_t n = strlen(f->ram);
+    if (n && f->ram[n - 1] == '%') {
+        char *end;
+        double pct = strtod(f->ram, &end);
+        if (end != f->ram + n - 1 || !(pct > 0 && pct <= 10000))
+            return err_set(e, ERR_INVALID, "--ram %s: expected a share like 40%%", f->ram);
+        off_catalog *c;
+        int rc = off_catalog_open(&c, f->model, 0, e);
+        if (rc)
+            return rc;
+        *out = (uint64_t)((double)off_catalog_bytes(c) * pct / 100);
+        off_catalog_close(c);
+        return ERR_OK;
+    }
+    if (conf_size(f->ram, out) || !*out)
+        return err_set(e, ERR_INVALID, "--ram %s: expected bytes with K M G T, or a share like 40%%", f->ram);
+    return ERR_OK;
+}
+
+int cli_engine_config(const struct cli_engine *f, struct eng_config *c, struct err *e)
+{
+    static const enum krn_type types[] = {KRN_TYPE_COUNT, KRN_F32, KRN_F16, KRN_BF16};
+    static const enum krn_isa isas[] = {KRN_ISA_AUTO, KRN_ISA_C, KRN_ISA_AVX2, KRN_ISA_AVX512};
+    if (!f->model)
+        return err_set(e, ERR_INVALID, "no model given (-m MODEL)");
+    if (f->device && strcmp(f->device, "cpu"))
+        return err_set(e, ERR_INVALID, "--device %s: expected cpu, the one device of this build", f->device);
+    *c = (struct eng_config){.model_path = f->model, .alias = f->alias, .ctx = (uint32_t)f->ctx, .seqs = (uint32_t)f->seqs,
+                             .threads = (uint32_t)f->threads, .chunk = (uint32_t)f->chunk, .page_tokens = (uint32_t)f->page,
+                             .kv_type = types[f->kv_type], .isa = isas[f->kernels],
+                             .precision = f->precision == 1 ? KRN_PREC_F32 : KRN_PREC_AUTO};
+    return f->ram ? ram_bytes(f, &c->ram_max, e) : ERR_OK;
+}
+
+void cli_echo_config(const struct eng_config *c, const char *isa)
+{
+    fprintf(stderr, "sluice: ctx %u, seqs %u, threads %u, chunk %u, page %u, kv %s, precision %s, kernels %s, ram %.1f MiB\n", c->ctx, c->seqs,
+            c->threads, c->chunk, c->page_tokens, krn_types[c->kv_type].name, c->precision == KRN_PREC_F32 ? "f32" : "auto", isa,
+            (double)c->ram_max / (1 << 20));
+}
+
+void cli_load_progress(void *ctx, uint64_t done, uint64_t total)
+{
+    static uint64_t last;
+    (void)ctx;
+    if (!isatty(2) || !total)
+        return;
+    uint64_t now = clock_now_ns();
+    if (done < total && now - last < 100 * NS_PER_MS)
+        return;
+    last = now;
+    fprintf(stderr, "\rloading %3.0f %% of %.0f MiB%s", 100.0 * (double)done / (double)total, (double)total / (1 << 20), done >= total ? "\r\x1b[K" : "");
+}
+
+int cli_fail(const char *verb, const struct err *e)
+{
+    fprintf(stderr, "sluice %s: %s\n", verb, e->msg);
+    return e->code == ERR_INVALID ? CLI_USAGE : CLI_FAULT;
+}

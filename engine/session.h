@@ -1,0 +1,26 @@
+/* engine/session.h - a model driven by hand: steps over chosen sequences, logits and registers to look at. For verify and bench.
+ *
+ * Owns:      model, weights, executor, pages. No scheduler, no sampling, no thread of its own.
+ * Threads:   one caller. */
+#ifndef SLUICE_ENGINE_SESSION_H
+#define SLUICE_ENGINE_SESSION_H
+#include "engine/engine.h"
+
+typedef struct eng_session eng_session;
+/* Of cfg: model_path, ctx, seqs (slots), chunk (rows a step), threads, page_tokens, kv_type, isa, precision, ram_max. Zeros as in
+ * eng_open; picks_max: rows of logits a step may ask for. */
+int eng_session_open(eng_session **out, const struct eng_config *cfg, uint32_t picks_max, struct err *e);
+void eng_session_close(eng_session *s);
+struct eng_model *eng_session_model(eng_session *s);
+const struct eng_config *eng_session_config(const eng_session *s); /* in force */
+const char *eng_session_isa(const eng_session *s);
+
+enum eng_picks { ENG_PICK_NONE, ENG_PICK_LAST, ENG_PICK_ALL };
+struct eng_part { uint32_t slot, pos0, n; const int32_t *tokens; enum eng_picks picks; };
+/* One step: parts in order, pages are reserved as needed. tap as in eng_exec_run. */
+int eng_session_step(eng_session *s, const struct eng_part *parts, uint32_t n_parts, void (*tap)(void *ctx, uint32_t segment), void *ctx, struct err *e);
+/* The k-th picked row of the last step, [vocab]. */
+const float *eng_session_logits(eng_session *s, uint32_t k);
+const float *eng_session_row(eng_session *s, const struct krn_view *v, uint32_t row);
+void eng_session_drop(eng_session *s, uint32_t slot); /* forgets a sequence */
+#endif

@@ -1,0 +1,23 @@
+/* engine/verify.h - a model against stored reference results: layers, logits, greedy ids, text to ids.
+ *
+ * Two kinds of reference, told apart by what is given: a directory with activations.safetensors and prompts.json (every layer and
+ * all logits of small models), or a .json file of goldens (ids, the ten best logits of the last positions, greedy ids with
+ * margins: real models). Layout: docs/formats.md, "Reference folders". */
+#ifndef SLUICE_ENGINE_VERIFY_H
+#define SLUICE_ENGINE_VERIFY_H
+#include <stdio.h>
+#include "engine/engine.h"
+
+enum { ENG_VERIFY_LAYERS = 1, ENG_VERIFY_TEXT = 2, ENG_VERIFY_ALL = 3 };
+struct eng_verify {
+    struct eng_config c;      /* model_path, isa, precision, threads, chunk, page_tokens, kv_type */
+    const char *ref;          /* NULL: MODEL/reference */
+    unsigned what;
+    FILE *out;                /* one line a check: name, largest relative error, tolerance, verdict */
+    unsigned passed, failed;  /* counted here */
+};
+/* ERR_OK when it could be run to the end, whatever the verdicts. */
+int eng_verify_run(struct eng_verify *v, struct err *e);
+/* Prints a line and counts; for other checks that join the table. */
+void eng_verify_line(struct eng_verify *v, const char *name, double error, double tolerance);
+#endif
