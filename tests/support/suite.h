@@ -4,7 +4,9 @@
 #ifndef SLUICE_TESTS_SUITE_H
 #define SLUICE_TESTS_SUITE_H
 #include <check.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/err.h"
 
