@@ -142,13 +142,13 @@ static bool close_value(struct builder *b)
 {
     struct open_node *o = &b->stack[--b->depth];
     struct json *v = o->node;
-    const struct json_member *from = b->tmp + o->base;
     v->n = b->n - o->base;
     b->n = o->base;
     if (v->type == JSON_OBJECT)
         json_keys_leave(&b->keys);
     if (!v->n)
         return true;
+    const struct json_member *from = b->tmp + o->base;
     if (v->type == JSON_ARRAY) {
         if (!(v->items = ARENA_ARRAY(b->a, struct json *, room_for(v->n))))
             return false;
