@@ -1,0 +1,138 @@
+#include "kernels/probe.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+
+enum { ALIGN = 4096 };
+
+/* ---- memory ---- */
+
+struct reader {
+    const uint8_t *data;
+    size_t bytes;
+    uint64_t sums[256]; /* kept so that the reads are not removed */
+};
+
+typedef uint64_t wide __attribute__((vector_size(32), aligned(8)));
+
+static void read_part(void *ctx, unsigned worker, unsigned n)
+{
+    struct reader *r = ctx;
+    size_t part = r->bytes / n / 256 * 256;
+    const uint8_t *p = r->data + worker * part;
+    wide s[4] = {{0}};
+    for (size_t i = 0; i < part; i += 128) {
+        __builtin_prefetch(p + i + 2048);
+        __builtin_prefetch(p + i + 2112);
+        for (int k = 0; k < 4; k++) {
+            wide v;
+            memcpy(&v, p + i + 32 * k, sizeof v);
+            s[k] ^= v;
+        }
+    }
+    s[0] ^= s[1] ^ s[2] ^ s[3];
+    r->sums[worker] += s[0][0] ^ s[0][1] ^ s[0][2] ^ s[0][3];
+}
+
+int krn_probe_read(pool *p, size_t bytes, unsigned rounds, double *bytes_s, struct err *e)
+{
+    unsigned n = pool_workers(p);
+    struct reader r = {.bytes = bytes / n / 256 * 256 * n};
+    *bytes_s = 0;
+    if (r.bytes == 0)
+        return err_set(e, ERR_INVALID, "%zu bytes are too few to measure %u workers", bytes, n);
+    uint8_t *mem = aligned_alloc(ALIGN, (r.bytes + ALIGN - 1) / ALIGN * ALIGN);
+    if (!mem)
+        return err_set(e, ERR_NOMEM, "%zu bytes for the memory probe", r.bytes);
+    memset(mem, 1, r.bytes);
+    r.data = mem;
+    for (unsigned k = 0; k < rounds; k++) {
+        uint64_t start = clock_now_ns();
+        pool_run(p, read_part, &r);
+        uint64_t ns = clock_now_ns() - start;
+        double rate = (double)r.bytes * 1e9 / (double)(ns ? ns : 1);
+        if (rate > *bytes_s)
+            *bytes_s = rate;
+    }
+    free(mem);
+    return ERR_OK;
+}
+
+/* ---- linears ---- */
+
+struct linears {
+    const struct krn_probe_linear *what;
+    const struct krn_linear_isa *isa;
+    uint8_t *slots; size_t slot_bytes;
+    float *x, *y;
+    void *scratch;
+    struct krn_operand a;
+    pool *p;
+};
+
+/* As a backend does it: quantise by rows, barrier, tiles, barrier, next matrix. */
+static void run_copies(void *ctx, unsigned worker, unsigned n)
+{
+    struct linears *s = ctx;
+    const struct krn_probe_linear *k = s->what;
+    bool int8 = krn_linear_int8(k->type, KRN_TILED, k->precision);
+    for (uint32_t c = 0; c < k->copies; c++) {
+        struct krn_weight w = {.type = k->type, .layout = KRN_TILED, .rows = k->rows, .cols = k->cols, .data = s->slots + c * s->slot_bytes};
+        struct krn_linear l = {.w = &w, .y = s->y, .y_stride = k->rows, .int8 = int8};
+        uint32_t tiles = krn_linear_tiles(&w);
+        uint32_t r0 = (uint32_t)((uint64_t)k->tokens * worker / n), r1 = (uint32_t)((uint64_t)k->tokens * (worker + 1) / n);
+        uint32_t t0 = (uint32_t)((uint64_t)tiles * worker / n), t1 = (uint32_t)((uint64_t)tiles * (worker + 1) / n);
+        if (int8) {
+            s->isa->quantise(&s->a, r0, r1 - r0);
+            pool_barrier(s->p, worker);
+        }
+        s->isa->run(&l, &s->a, t0, t1 - t0);
+        pool_barrier(s->p, worker);
+    }
+}
+
+/* Small made-up numbers with scales that are normal halves: denormals or NaN would measure something else. */
+static void fill(struct linears *s)
+{
+    const struct krn_probe_linear *k = s->what;
+    uint32_t r = 1;
+    for (size_t i = 0; i < s->slot_bytes * k->copies; i++)
+        s->slots[i] = (uint8_t)((r = r * 1664525u + 1013904223u) >> 24) & 0x2f;
+    for (size_t i = 0; i < (size_t)k->tokens * k->cols; i++)
+        s->x[i] = (float)(int32_t)(r = r * 1664525u + 1013904223u) * 0x1p-31f;
+}
+
+int krn_probe_linear(pool *p, const struct krn_probe_linear *what, struct krn_probe_rate *out, struct err *e)
+{
+    int rc = ERR_OK;
+    struct linears s = {.what = what, .isa = krn_linear_get(what->isa), .p = p};
+    size_t bytes = krn_slot_bytes(what->type, KRN_TILED, what->rows, what->cols), act = krn_operand_bytes(what->tokens, what->cols);
+    s.slot_bytes = (bytes + KRN_SLOT_ALIGN - 1) / KRN_SLOT_ALIGN * KRN_SLOT_ALIGN;
+    *out = (struct krn_probe_rate){0};
+    if (!s.isa || bytes == 0)
+        return err_set(e, ERR_UNSUPPORTED, "no %s linear on %s", krn_types[what->type].name, krn_isa_name(what->isa));
+    s.slots = aligned_alloc(ALIGN, (s.slot_bytes * what->copies + ALIGN - 1) / ALIGN * ALIGN);
+    s.scratch = aligned_alloc(ALIGN, (act + ALIGN - 1) / ALIGN * ALIGN);
+    s.x = calloc((size_t)what->tokens * what->cols, sizeof *s.x);
+    s.y = calloc((size_t)what->tokens * what->rows, sizeof *s.y);
+    if (!s.slots || !s.scratch || !s.x || !s.y) {
+        rc = err_set(e, ERR_NOMEM, "%u matrices of %zu bytes for the probe", what->copies, s.slot_bytes);
+        goto out;
+    }
+    fill(&s);
+    krn_operand_init(&s.a, s.x, what->cols, what->tokens, what->cols, s.scratch);
+    for (unsigned k = 0; k < what->rounds; k++) {
+        uint64_t start = clock_now_ns();
+        pool_run(p, run_copies, &s);
+        double ns = (double)(clock_now_ns() - start) / what->copies;
+        if (out->ns == 0 || ns < out->ns)
+            out->ns = ns;
+    }
+    out->weight_bytes_s = (double)what->rows * (double)krn_row_bytes(what->type, what->cols) * 1e9 / out->ns;
+    out->ops_s = 2.0 * what->rows * what->cols * what->tokens * 1e9 / out->ns;
+out:
+    free(s.slots), free(s.scratch), free(s.x), free(s.y);
+    return rc;
+}

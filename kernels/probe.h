@@ -1,0 +1,28 @@
+/* kernels/probe.h - what this machine can do: memory read rate, and the rate of one linear. `bench` sets its numbers beside.
+ *
+ * Figures are the best of several rounds, since other programs only ever make a round slower.
+ * Threads:   the caller of the pool. Allocates for its own duration. */
+#ifndef SLUICE_KERNELS_PROBE_H
+#define SLUICE_KERNELS_PROBE_H
+#include "base/pool.h"
+#include "kernels/linear.h"
+
+/* Bytes per second that the pool's workers together read from `bytes` of memory (choose several times the last cache).
+ * ERR_NOMEM; ERR_INVALID: less than 64 bytes a worker. */
+int krn_probe_read(pool *p, size_t bytes, unsigned rounds, double *bytes_s, struct err *e);
+
+struct krn_probe_linear {
+    enum krn_isa isa;
+    enum krn_type type;
+    enum krn_precision precision;
+    uint32_t rows, cols, tokens;
+    uint32_t copies;               /* that many matrices in turn: more than the caches hold, and weights come from memory */
+    unsigned rounds;               /* passes over all copies */
+};
+struct krn_probe_rate {
+    double weight_bytes_s;         /* published bytes of weights per second */
+    double ops_s;                  /* 2 * rows * cols * tokens per second; quantising x is inside the time */
+    double ns;                     /* one matrix */
+};
+int krn_probe_linear(pool *p, const struct krn_probe_linear *what, struct krn_probe_rate *out, struct err *e);
+#endif
