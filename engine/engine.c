@@ -155,6 +155,8 @@ void eng_close(eng_engine *g)
 const struct eng_model *eng_model_of(const eng_engine *g) { return g->model; }
 void eng_config_in_force(const eng_engine *g, struct eng_config *c) { *c = g->c; }
 
+const char *eng_isa(const eng_engine *g) { return eng_exec_isa(g->exec); }
+
 static struct eng_seq *find(eng_engine *g, uint64_t id)
 {
     for (uint32_t i = 0; i < g->n_live; i++)
