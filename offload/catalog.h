@@ -27,9 +27,12 @@ struct off_file { const char *path, *base; uint64_t size; int fd; bool missing; 
 
 typedef struct off_catalog off_catalog;
 
-/* path: a .gguf file (the first of a split set), a .safetensors file's directory or a directory with config.json.
- * header_only != 0 (check): missing or short files are recorded in off_catalog_problem instead of failing the open.
- * Errors name file, tensor, expected and found. */
+/* path: a .gguf file (the first of a split set), a .safetensors file, or a directory with config.json and safetensors.
+ * header_only != 0 (check): missing or short files are recorded in off_catalog_problem instead of failing the open. Then the
+ * tensors of a file that is missing, or cut inside its header, are not in the catalog, and the last tensors of a file cut in its
+ * data may end past it.
+ * Errors name file, tensor, expected and found. ERR_NOTFOUND, ERR_IO, ERR_FORMAT, ERR_UNSUPPORTED (dtype, version), ERR_INVALID
+ * (not the first file of a split set), ERR_LIMIT, ERR_NOMEM; on error *out is NULL. */
 int off_catalog_open(off_catalog **out, const char *path, int header_only, struct err *e);
 void off_catalog_close(off_catalog *c);
 
