@@ -5,7 +5,7 @@ set -eu
 want=""
 for set in "$@"; do
     case $set in
-    run) want="$want gcc make pkg-config libc6-dev libevent-dev libssl-dev libpcre2-dev libutf8proc-dev ca-certificates curl" ;;
+    run) want="$want gcc make pkg-config libc6-dev libevent-dev libssl-dev libpcre2-dev libutf8proc-dev ca-certificates curl python3 python3-pip" ;;
     test) want="$want check openssl python3" ;;
     fuzz) want="$want clang libclang-rt-dev" ;;
     clients) want="$want python3 python3-venv" ;;
@@ -21,6 +21,7 @@ for p in $want; do
         p="libclang-rt-${v#clang-}-dev"
         [ "$p" != libclang-rt--dev ] || continue
     fi
+    [ "$p" != python3-pip ] || ! python3 -m pip --version >/dev/null 2>&1 || continue # one of another kind will do
     dpkg-query -W -f='${Status}' "$p" 2>/dev/null | grep -q 'install ok installed' || missing="$missing $p"
 done
 [ -n "$missing" ] || exit 0
