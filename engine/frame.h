@@ -48,4 +48,6 @@ bool eng_frame_put_tokens(struct buf *b, const int32_t *ids, uint32_t n, const c
 int eng_frame_get_tokens(const struct eng_frame *f, struct arena *a, const int32_t **ids, uint32_t *n, const char **text, size_t *text_n, struct err *e);
 bool eng_frame_put_done(struct buf *b, const struct eng_event *ev);
 int eng_frame_get_done(const struct eng_frame *f, struct eng_event *ev, struct eng_usage *u, struct err *done_err, struct err *e);
+bool eng_frame_put_refused(struct buf *b, const struct err *why);
+int eng_frame_get_refused(const struct eng_frame *f, struct err *why, struct err *e);
 #endif
