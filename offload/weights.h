@@ -36,16 +36,20 @@ struct off_record {
     uint64_t slot_bytes;          /* set by off_record_layout */
     uint64_t file_bytes;
 };
-/* Fills slot_offset, slot_bytes, file_bytes. ERR_UNSUPPORTED: a type without slot layout. */
+/* Fills slot_offset, slot_bytes (a multiple of KRN_SLOT_ALIGN), file_bytes. ERR_UNSUPPORTED: a type without slot layout.
+ * ERR_INVALID: spans that do not make up the part's rows. */
 int off_record_layout(struct off_record *r, struct err *e);
 
 struct off_weights_config {
     uint64_t ram_max;             /* bytes for slots; a model that needs more is ERR_BUDGET with both numbers and the difference */
     pool *pool;                   /* for loading; NULL: one thread */
+    enum { OFF_READ_AUTO, OFF_READ_CACHED, OFF_READ_DIRECT } read; /* AUTO: past the page cache when the files would not fit beside the slots */
     void (*progress)(void *ctx, uint64_t done, uint64_t total); void *ctx; /* may be NULL; called on the opening thread */
 };
 typedef struct off_weights off_weights;
-/* weights[i].data of every part is set while its record is leased and NULL otherwise. Table borrowed, n_weights long. */
+/* weights[i].data of every part is set while its record is leased and NULL otherwise. Table borrowed, n_weights long; a weight
+ * belongs to one part, and its type, layout, rows and cols are the part's. Errors name file and tensor: ERR_IO, ERR_NOMEM,
+ * ERR_BUDGET, ERR_INVALID (a span outside its file, a weight in two parts); on error *out is NULL. */
 int off_weights_open(off_weights **out, const off_catalog *c, struct off_record *records, uint32_t n_records,
                      struct krn_weight *weights, uint32_t n_weights, const struct off_weights_config *cfg, struct err *e);
 void off_weights_close(off_weights *w);
