@@ -1,0 +1,663 @@
+/* A connection's life. States and who moves them:
+ *
+ *   accepted -> HANDSHAKE -> READ <-> RUN          conn_handshake, conn_parse / conn_request, conn_next
+ *                             |       |
+ *                             +-> CLOSING -> LINGER -> DEAD   conn_finish (out flushed), start_linger, conn_lost
+ *
+ * While an exchange runs reading stays on, so that a client's end is seen at once; what it sends meanwhile is kept in `ahead`
+ * up to pipeline_max, then reading pauses and the socket is asked four times a second whether its peer is gone (libevent would spin
+ * on a reset that only an EV_CLOSED event waits for). */
+#include <arpa/inet.h>
+#include <errno.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "gateway/server_internal.h"
+
+#define READS_PER_EVENT 4           /* then the others get their turn */
+#define WRITE_PER_EVENT (256u << 10)
+#define LINGER_BYTES (64ull << 20)  /* discarded input after which we stop being polite */
+
+static void on_io(evutil_socket_t fd, short what, void *arg);
+static void conn_readable(struct gw_conn *c);
+
+static const struct gw_server_config *cfg_of(const struct gw_conn *c) { return &c->loop->server->cfg; }
+
+/* ---- deadlines of the state --------------------------------------------------------------------------------- */
+static void await(struct gw_conn *c, enum dl_kind kind)
+{
+    c->dl_kind = (uint8_t)kind;
+    if (kind == DL_NONE)
+        deadline_drop(&c->dl);
+    else
+        deadline_arm(c->loop, kind, &c->dl);
+}
+
+/* ---- reading on, off ------------------------------------------------------------------------------------------ */
+static void pause_input(struct gw_conn *c)
+{
+    if (c->paused)
+        return;
+    c->paused = true;
+    event_del(&c->rd);
+    if (c->state == CONN_RUN)
+        await(c, DL_WATCH);
+}
+
+static void resume_input(struct gw_conn *c)
+{
+    if (!c->paused)
+        return;
+    c->paused = false;
+    event_add(&c->rd, NULL);
+    if (c->dl_kind == DL_WATCH)
+        await(c, DL_NONE);
+    loop_todo(c->loop, c, TODO_READ); /* TLS may hold bytes that epoll does not know of */
+}
+
+static void watch_output(struct gw_conn *c, bool on)
+{
+    if (c->writing == on)
+        return;
+    c->writing = on;
+    if (on)
+        event_add(&c->wr, NULL);
+    else
+        event_del(&c->wr);
+}
+
+/* ---- sockets ----------------------------------------------------------------------------------------------- */
+static ssize_t sock_result(ssize_t n, int wait)
+{
+    if (n >= 0)
+        return n;
+    return errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR ? wait : IO_ERROR;
+}
+
+static ssize_t conn_read(struct gw_conn *c, void *p, size_t n)
+{
+    if (c->ssl)
+        return tls_read(c->ssl, p, n);
+    return sock_result(recv(c->fd, p, n, 0), IO_READ);
+}
+
+static ssize_t conn_write(struct gw_conn *c, const void *p, size_t n)
+{
+    if (c->ssl)
+        return tls_write(c->ssl, p, n);
+    return sock_result(send(c->fd, p, n, MSG_NOSIGNAL), IO_WRITE);
+}
+
+/* ---- the end ------------------------------------------------------------------------------------------------- */
+void conn_lost(struct gw_conn *c, enum gw_gone why)
+{
+    if (c->state == CONN_DEAD)
+        return;
+    gw_loop *l = c->loop;
+    event_del(&c->rd);
+    watch_output(c, false);
+    deadline_drop(&c->dl);
+    deadline_drop(&c->stall);
+    deadline_drop(&c->beat);
+    COUNT_BY(l, backlog_bytes, -conn_backlog(c));
+    buf_free(&c->out);
+    c->out_off = 0;
+    close(c->fd);
+    c->fd = -1;
+    c->state = CONN_DEAD;
+    c->gone = (uint8_t)why;
+    if (why == GW_GONE_STALLED)
+        COUNT(l, gone_stalled);
+    else if (c->x && why == GW_GONE_CLOSED)
+        COUNT(l, gone_closed);
+    loop_todo(l, c, 0);
+}
+
+/* Drops the exchange without an answer of the application; tells it if it asked. Not inside a call of the application. */
+static void drop_exchange(struct gw_conn *c)
+{
+    gw_exchange *x = c->x;
+    if (!x)
+        return;
+    x->gone = true;
+    if (x->watched && x->watch.on_gone)
+        x->watch.on_gone(x->watch.ctx, x, (enum gw_gone)c->gone);
+    c->x = NULL;
+    exchange_free(x);
+}
+
+static void conn_free(struct gw_conn *c)
+{
+    gw_loop *l = c->loop;
+    drop_exchange(c);
+    if (c->prev)
+        c->prev->next = c->next;
+    else
+        l->conns = c->next;
+    if (c->next)
+        c->next->prev = c->prev;
+    SSL_free(c->ssl);
+    gw_http1_free(&c->http);
+    buf_free(&c->ahead);
+    buf_free(&c->out);
+    free(c);
+    COUNT_BY(l, connections_open, -1);
+    atomic_fetch_sub_explicit(&l->server->open, 1, memory_order_relaxed);
+}
+
+static void start_linger(struct gw_conn *c)
+{
+    if (c->ssl)
+        tls_bye(c->ssl);
+    shutdown(c->fd, SHUT_WR);
+    c->state = CONN_LINGER;
+    c->paused = false;
+    event_add(&c->rd, NULL);
+    await(c, DL_LINGER);
+}
+
+void conn_finish(struct gw_conn *c)
+{
+    if (c->state == CONN_DEAD)
+        return;
+    if (conn_backlog(c)) {
+        if (c->state != CONN_CLOSING) {
+            c->state = CONN_CLOSING;
+            await(c, DL_NONE);
+            event_del(&c->rd);
+        }
+    } else if (c->linger || c->ahead.len)
+        start_linger(c);
+    else {
+        if (c->ssl && c->state != CONN_HANDSHAKE)
+            tls_bye(c->ssl);
+        conn_lost(c, GW_GONE_CLOSED);
+    }
+}
+
+/* ---- output -------------------------------------------------------------------------------------------------- */
+void conn_send(struct gw_conn *c, const void *p, size_t n)
+{
+    const char *s = p;
+    if (c->state == CONN_DEAD || !n)
+        return;
+    size_t before = conn_backlog(c);
+    while (!before && n) {
+        ssize_t w = conn_write(c, s, n);
+        if (w == IO_EOF || w == IO_ERROR) {
+            conn_lost(c, GW_GONE_CLOSED);
+            return;
+        }
+        if (w < 0)
+            break;
+        s += w;
+        n -= (size_t)w;
+        COUNT_BY(c->loop, bytes_out, w);
+    }
+    if (!n)
+        return;
+    if (!buf_add(&c->out, s, n)) {
+        conn_lost(c, GW_GONE_STALLED);
+        return;
+    }
+    COUNT_BY(c->loop, backlog_bytes, n);
+    if (!before) {
+        deadline_arm(c->loop, DL_STALL, &c->stall);
+        watch_output(c, true);
+    }
+}
+
+static void flushed(struct gw_conn *c)
+{
+    buf_free(&c->out); /* an idle connection holds no buffer */
+    c->out_off = 0;
+    deadline_drop(&c->stall);
+    watch_output(c, false);
+    if (c->state == CONN_CLOSING)
+        conn_finish(c);
+}
+
+static void tell_room(struct gw_conn *c)
+{
+    gw_exchange *x = c->x;
+    if (c->state != CONN_RUN || !x || !x->want_room || conn_backlog(c) > cfg_of(c)->backlog_low)
+        return;
+    x->want_room = false;
+    if (x->watched && x->watch.on_room)
+        x->watch.on_room(x->watch.ctx, x);
+}
+
+static void conn_writable(struct gw_conn *c)
+{
+    size_t sent = 0;
+    while (conn_backlog(c) && sent < WRITE_PER_EVENT) {
+        ssize_t w = conn_write(c, c->out.data + c->out_off, conn_backlog(c));
+        if (w == IO_EOF || w == IO_ERROR) {
+            conn_lost(c, GW_GONE_CLOSED);
+            return;
+        }
+        if (w < 0)
+            break;
+        c->out_off += (size_t)w;
+        sent += (size_t)w;
+    }
+    COUNT_BY(c->loop, bytes_out, sent);
+    COUNT_BY(c->loop, backlog_bytes, -sent);
+    if (!conn_backlog(c))
+        flushed(c);
+    else if (sent) {
+        deadline_arm(c->loop, DL_STALL, &c->stall);
+        if (c->out_off > c->out.len / 2) {
+            buf_consume(&c->out, c->out_off);
+            c->out_off = 0;
+        }
+    }
+    if (c->state == CONN_READ && c->ahead.len && conn_backlog(c) <= cfg_of(c)->backlog_high)
+        loop_todo(c->loop, c, TODO_AHEAD);
+    tell_room(c); /* last: it may end the exchange and the connection */
+}
+
+/* ---- requests ------------------------------------------------------------------------------------------------ */
+/* An answer that HTTP itself demands; the connection's framing is lost or its request will never be whole. */
+static void conn_fail(struct gw_conn *c, int status, const char *why)
+{
+    if (status == 408)
+        COUNT(c->loop, timeouts);
+    else if (status != 503)
+        COUNT(c->loop, parse_errors);
+    answer_error(c, status, why);
+    drop_exchange(c);
+    c->linger = true;
+    conn_finish(c);
+}
+
+static void conn_head(struct gw_conn *c, bool more_at_hand)
+{
+    const struct gw_handler *h = &cfg_of(c)->handler;
+    gw_exchange *x = exchange_new(c);
+    if (!x) {
+        conn_fail(c, 503, "out of memory");
+        return;
+    }
+    c->x = x;
+    if (c->http.method >= GW_CONNECT) {
+        conn_fail(c, 501, "this method is not implemented");
+        return;
+    }
+    if (h->on_head && !h->on_head(h->ctx, x, &x->req)) {
+        if (c->x == x) /* it promised an answer and gave none */
+            conn_fail(c, 500, "the request was refused without a reason");
+        return;
+    }
+    if (c->state != CONN_READ || c->x != x)
+        return;
+    x->phase = X_BODY;
+    c->http.limits.body_max = x->body_max;
+    buf_init(&x->body, (size_t)x->body_max);
+    c->body_start = clock_now_ns();
+    size_t used;
+    if (gw_http1_feed(&c->http, NULL, 0, &used) == GW_HTTP1_ERROR) /* too large by its own announcement: no 100 for that */
+        conn_fail(c, c->http.status, c->http.reason);
+    else if (c->http.expect_continue && !more_at_hand)
+        conn_send(c, "HTTP/1.1 100 Continue\r\n\r\n", 25);
+}
+
+static void conn_body(struct gw_conn *c)
+{
+    gw_exchange *x = c->x;
+    gw_server *s = c->loop->server;
+    if (!x->body.cap) /* what was announced, as far as that costs little */
+        buf_reserve(&x->body, c->http.content_length < 65536 ? (size_t)c->http.content_length : 65536);
+    if (!buf_add(&x->body, c->http.body, c->http.body_len)) {
+        conn_fail(c, 503, "out of memory");
+        return;
+    }
+    size_t more = x->body.cap - x->charged;
+    if (!more)
+        return;
+    x->charged += more;
+    if (atomic_fetch_add_explicit(&s->body_held, more, memory_order_relaxed) + more > s->cfg.body_bytes_total_max)
+        conn_fail(c, 503, "too many request bytes are held at the moment; try again");
+}
+
+static void conn_request(struct gw_conn *c)
+{
+    const struct gw_handler *h = &cfg_of(c)->handler;
+    gw_exchange *x = c->x;
+    c->state = CONN_RUN;
+    await(c, c->paused ? DL_WATCH : DL_NONE);
+    x->phase = X_RUN;
+    x->req.body = x->body.data ? x->body.data : "";
+    x->req.body_len = x->body.len;
+    h->on_request(h->ctx, x, &x->req);
+}
+
+/* More input is needed: which deadline counts now? */
+static void conn_await_input(struct gw_conn *c)
+{
+    if (c->x) {
+        await(c, DL_BODY);
+        if (clock_now_ns() - c->body_start > cfg_of(c)->body_total_ms * NS_PER_MS)
+            conn_fail(c, 408, "the request body took too long");
+        return;
+    }
+    enum dl_kind kind = gw_http1_started(&c->http) || !c->served ? DL_HEADER : DL_IDLE;
+    if (kind != c->dl_kind)
+        await(c, kind); /* a slow header does not renew its deadline with each byte */
+}
+
+/* Feeds bytes while requests may be taken; returns how many were used. */
+static size_t conn_parse(struct gw_conn *c, const char *d, size_t n)
+{
+    size_t at = 0, used;
+    c->parsing = true;
+    while (c->state == CONN_READ && conn_backlog(c) <= cfg_of(c)->backlog_high) {
+        enum gw_http1_event ev = gw_http1_feed(&c->http, d + at, n - at, &used);
+        at += used;
+        if (ev == GW_HTTP1_HEAD)
+            conn_head(c, at < n);
+        else if (ev == GW_HTTP1_BODY)
+            conn_body(c);
+        else if (ev == GW_HTTP1_END)
+            conn_request(c);
+        else if (ev == GW_HTTP1_ERROR)
+            conn_fail(c, c->http.status, c->http.reason);
+        else {
+            conn_await_input(c);
+            break;
+        }
+    }
+    c->parsing = false;
+    return at;
+}
+
+static void conn_keep_ahead(struct gw_conn *c, const char *d, size_t n)
+{
+    if (!n || c->state == CONN_DEAD || c->state == CONN_LINGER)
+        return;
+    if (!buf_add(&c->ahead, d, n)) {
+        conn_lost(c, GW_GONE_CLOSED);
+        return;
+    }
+    if (c->ahead.len >= cfg_of(c)->pipeline_max && c->state != CONN_CLOSING)
+        pause_input(c);
+}
+
+static void conn_input(struct gw_conn *c, const char *d, size_t n)
+{
+    size_t at = 0;
+    if (c->state == CONN_READ && !c->ahead.len)
+        at = conn_parse(c, d, n);
+    conn_keep_ahead(c, d + at, n - at);
+}
+
+/* Goes on with what was read ahead. */
+static void conn_resume(struct gw_conn *c)
+{
+    if (c->state != CONN_READ)
+        return;
+    size_t used = conn_parse(c, c->ahead.data, c->ahead.len);
+    if (c->state == CONN_DEAD)
+        return;
+    buf_consume(&c->ahead, used);
+    if (!c->ahead.len)
+        buf_free(&c->ahead);
+    if (c->state <= CONN_RUN && c->ahead.len < cfg_of(c)->pipeline_max)
+        resume_input(c);
+}
+
+void conn_next(struct gw_conn *c, bool keep)
+{
+    if (c->state == CONN_DEAD)
+        return;
+    deadline_drop(&c->beat);
+    gw_http1_reset(&c->http);
+    if (!keep) {
+        conn_finish(c);
+        return;
+    }
+    c->state = CONN_READ;
+    c->served = true;
+    c->dl_kind = DL_NONE;
+    if (c->parsing) /* conn_parse goes on by itself */
+        return;
+    if (c->ahead.len)
+        loop_todo(c->loop, c, TODO_AHEAD);
+    else
+        conn_await_input(c);
+}
+
+/* ---- events -------------------------------------------------------------------------------------------------- */
+static void conn_eof(struct gw_conn *c, bool broken)
+{
+    if (c->state == CONN_HANDSHAKE)
+        COUNT(c->loop, handshakes_failed);
+    if (c->state == CONN_READ && !broken && conn_backlog(c) && !c->x)
+        conn_finish(c); /* answers are still on their way to a client that only closed its sending half */
+    else
+        conn_lost(c, GW_GONE_CLOSED);
+}
+
+static void conn_handshake(struct gw_conn *c)
+{
+    static const char hint[] = "HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain\r\nContent-Length: 39\r\nConnection: close\r\n\r\n"
+                               "This port speaks HTTPS: use https://.\r\n";
+    int rc = tls_accept(c->ssl);
+    if (rc == IO_READ || rc == IO_WRITE) {
+        watch_output(c, rc == IO_WRITE);
+        return;
+    }
+    watch_output(c, false);
+    if (rc == 1) {
+        COUNT(c->loop, handshakes);
+        if (SSL_session_reused(c->ssl))
+            COUNT(c->loop, handshakes_resumed);
+        c->state = CONN_READ;
+        conn_await_input(c);
+        if (SSL_has_pending(c->ssl))
+            conn_readable(c);
+        return;
+    }
+    if (rc != IO_HTTP) {
+        conn_eof(c, true);
+        return;
+    }
+    COUNT(c->loop, handshakes_failed);
+    SSL_free(c->ssl);
+    c->ssl = NULL;
+    if (send(c->fd, hint, sizeof hint - 1, MSG_NOSIGNAL) < 0)
+        conn_lost(c, GW_GONE_CLOSED);
+    else
+        start_linger(c);
+}
+
+static void discard(struct gw_conn *c)
+{
+    ssize_t n = sock_result(recv(c->fd, c->loop->in, IN_BYTES, 0), IO_READ);
+    if (n == IO_READ)
+        return;
+    if (n > 0)
+        c->lingered += (uint64_t)n;
+    if (n <= 0 || c->lingered > LINGER_BYTES)
+        conn_lost(c, GW_GONE_CLOSED);
+}
+
+static void conn_readable(struct gw_conn *c)
+{
+    for (int i = 0; i < READS_PER_EVENT; i++) {
+        if (c->paused || (c->state != CONN_READ && c->state != CONN_RUN))
+            return;
+        ssize_t n = conn_read(c, c->loop->in, IN_BYTES);
+        if (n == IO_READ)
+            return;
+        if (n == IO_WRITE) { /* a key update has to go out first */
+            c->read_wants_write = true;
+            watch_output(c, true);
+            return;
+        }
+        if (n <= 0) {
+            conn_eof(c, n != IO_EOF);
+            return;
+        }
+        COUNT_BY(c->loop, bytes_in, n);
+        conn_input(c, c->loop->in, (size_t)n);
+        if (c->state != CONN_DEAD && (c->ssl ? !SSL_has_pending(c->ssl) : n < IN_BYTES))
+            return;
+    }
+    if (c->state != CONN_DEAD)
+        loop_todo(c->loop, c, TODO_READ);
+}
+
+static void on_io(evutil_socket_t fd, short what, void *arg)
+{
+    (void)fd;
+    struct gw_conn *c = arg;
+    if (what & EV_WRITE) {
+        if (c->state == CONN_HANDSHAKE) {
+            conn_handshake(c);
+            return;
+        }
+        if (c->read_wants_write) {
+            c->read_wants_write = false;
+            watch_output(c, conn_backlog(c) > 0);
+            conn_readable(c);
+        }
+        if (c->state != CONN_DEAD && conn_backlog(c))
+            conn_writable(c);
+    }
+    if (c->state == CONN_DEAD)
+        return;
+    if (what & EV_READ) {
+        if (c->state == CONN_HANDSHAKE)
+            conn_handshake(c);
+        else if (c->state == CONN_LINGER)
+            discard(c);
+        else
+            conn_readable(c);
+    }
+}
+
+void conn_do(struct gw_conn *c, uint8_t what)
+{
+    if (c->state != CONN_DEAD && (what & TODO_AHEAD))
+        conn_resume(c);
+    if (c->state != CONN_DEAD && (what & TODO_READ))
+        conn_readable(c);
+    if (c->state == CONN_DEAD && !(c->todo & TODO_QUEUED))
+        conn_free(c);
+}
+
+static bool peer_gone(const struct gw_conn *c)
+{
+    struct pollfd p = {.fd = c->fd, .events = POLLRDHUP};
+    return poll(&p, 1, 0) > 0;
+}
+
+void conn_deadline(struct gw_conn *c, enum dl_kind kind)
+{
+    switch (kind) {
+    case DL_HANDSHAKE:
+        COUNT(c->loop, handshakes_failed);
+        COUNT(c->loop, timeouts);
+        conn_lost(c, GW_GONE_CLOSED);
+        break;
+    case DL_HEADER:
+        if (gw_http1_started(&c->http))
+            conn_fail(c, 408, "the request head took too long");
+        else
+            conn_finish(c);
+        break;
+    case DL_BODY:
+        conn_fail(c, 408, "the request body stopped coming");
+        break;
+    case DL_STALL:
+        conn_lost(c, GW_GONE_STALLED);
+        break;
+    case DL_BEAT:
+        exchange_beat(c);
+        break;
+    case DL_WATCH:
+        if (peer_gone(c))
+            conn_lost(c, GW_GONE_CLOSED);
+        else
+            await(c, DL_WATCH);
+        break;
+    default: /* idle, linger */
+        if (c->state == CONN_LINGER)
+            conn_lost(c, GW_GONE_CLOSED);
+        else
+            conn_finish(c);
+    }
+}
+
+static bool conn_idle(const struct gw_conn *c)
+{
+    return c->state == CONN_READ && !c->x && !gw_http1_started(&c->http) && !c->ahead.len;
+}
+
+void conn_drain(struct gw_conn *c)
+{
+    if (conn_idle(c))
+        conn_readable(c); /* a request that has arrived is still answered */
+    if (conn_idle(c))
+        conn_finish(c);
+}
+
+/* ---- the start ----------------------------------------------------------------------------------------------- */
+static void put_peer(struct gw_conn *c, const struct sockaddr *from)
+{
+    char ip[INET6_ADDRSTRLEN] = "?";
+    if (from->sa_family == AF_INET) {
+        const struct sockaddr_in *a = (const struct sockaddr_in *)(const void *)from;
+        inet_ntop(AF_INET, &a->sin_addr, ip, sizeof ip);
+        snprintf(c->peer, sizeof c->peer, "%s:%u", ip, ntohs(a->sin_port));
+    } else {
+        const struct sockaddr_in6 *a = (const struct sockaddr_in6 *)(const void *)from;
+        inet_ntop(AF_INET6, &a->sin6_addr, ip, sizeof ip);
+        snprintf(c->peer, sizeof c->peer, "[%s]:%u", ip, ntohs(a->sin6_port));
+    }
+}
+
+/* Takes the descriptor; the connection was counted in server->open. */
+void conn_accepted(gw_loop *l, int fd, const struct sockaddr *from)
+{
+    struct gw_conn *c = calloc(1, sizeof *c);
+    if (!c || (l->tls && (!(c->ssl = SSL_new(l->tls)) || !SSL_set_fd(c->ssl, fd)))) {
+        if (c)
+            SSL_free(c->ssl);
+        free(c);
+        close(fd);
+        COUNT(l, connections_refused);
+        atomic_fetch_sub_explicit(&l->server->open, 1, memory_order_relaxed);
+        return;
+    }
+    c->loop = l;
+    c->fd = fd;
+    c->gone = GW_GONE_CLOSED;
+    c->dl_kind = DL_NONE;
+    gw_http1_init(&c->http, &l->server->cfg.http);
+    buf_init(&c->out, ANSWER_MAX);
+    buf_init(&c->ahead, l->server->cfg.pipeline_max + IN_BYTES);
+    put_peer(c, from);
+    if ((c->next = l->conns))
+        c->next->prev = c;
+    l->conns = c;
+    COUNT(l, connections);
+    COUNT(l, connections_open);
+    event_assign(&c->rd, l->base, fd, EV_READ | EV_PERSIST, on_io, c);
+    event_assign(&c->wr, l->base, fd, EV_WRITE | EV_PERSIST, on_io, c);
+    event_add(&c->rd, NULL);
+    if (c->ssl) {
+        SSL_set_accept_state(c->ssl);
+        c->state = CONN_HANDSHAKE;
+        await(c, DL_HANDSHAKE);
+    } else {
+        c->state = CONN_READ;
+        conn_await_input(c);
+    }
+}

@@ -1,0 +1,284 @@
+/* One thread, one event base. Deadlines are kept in a list per kind: every kind has one duration, so appending keeps a list
+ * sorted, arming costs a few pointers, and one libevent timer stands for all. Work that must not run inside a caller's stack
+ * (freeing a connection, its on_gone, going on with bytes read ahead) waits on the to-do list for the next turn. */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <signal.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/hash.h"
+#include "gateway/server_internal.h"
+
+/* ---- deadlines ------------------------------------------------------------------------------------------- */
+void deadline_drop(struct deadline *d)
+{
+    if (!d->next)
+        return;
+    d->prev->next = d->next;
+    d->next->prev = d->prev;
+    d->next = d->prev = NULL;
+}
+
+static void timer_set(gw_loop *l, uint64_t at, uint64_t now)
+{
+    uint64_t wait = at > now ? at - now : 0;
+    struct timeval tv = {.tv_sec = (time_t)(wait / NS_PER_S), .tv_usec = (suseconds_t)(wait % NS_PER_S / 1000) + 1};
+    if (tv.tv_usec == 1000000) {
+        tv.tv_sec++;
+        tv.tv_usec = 0;
+    }
+    l->timer_at = at;
+    event_add(&l->timer_ev, &tv);
+}
+
+void deadline_arm(gw_loop *l, enum dl_kind kind, struct deadline *d)
+{
+    uint64_t now = clock_now_ns();
+    struct deadline *head = &l->lists[kind];
+    deadline_drop(d);
+    d->at = now + l->server->ns[kind];
+    d->next = head;
+    d->prev = head->prev;
+    head->prev->next = d;
+    head->prev = d;
+    if (d->at < l->timer_at)
+        timer_set(l, d->at, now);
+}
+
+static struct gw_conn *deadline_conn(struct deadline *d, enum dl_kind kind)
+{
+    size_t off = kind == DL_STALL ? offsetof(struct gw_conn, stall) : kind == DL_BEAT ? offsetof(struct gw_conn, beat) : offsetof(struct gw_conn, dl);
+    return (struct gw_conn *)(void *)((char *)d - off);
+}
+
+static void on_timer(evutil_socket_t fd, short what, void *arg)
+{
+    (void)fd;
+    (void)what;
+    gw_loop *l = arg;
+    uint64_t now = clock_now_ns(), next = UINT64_MAX;
+    l->timer_at = UINT64_MAX;
+    for (unsigned k = 0; k < DL_N; k++) {
+        struct deadline *head = &l->lists[k], *d;
+        while ((d = head->next) != head && d->at <= now) {
+            deadline_drop(d);
+            conn_deadline(deadline_conn(d, k), k);
+        }
+    }
+    for (unsigned k = 0; k < DL_N; k++)
+        if (l->lists[k].next != &l->lists[k] && l->lists[k].next->at < next)
+            next = l->lists[k].next->at;
+    if (next < l->timer_at)
+        timer_set(l, next, now);
+}
+
+/* ---- to do ----------------------------------------------------------------------------------------------- */
+void loop_todo(gw_loop *l, struct gw_conn *c, uint8_t what)
+{
+    static const struct timeval at_once = {0, 0};
+    bool queued = c->todo & TODO_QUEUED;
+    c->todo |= what | TODO_QUEUED;
+    if (queued)
+        return;
+    if (!l->todo) /* a timer of zero runs after the next poll: sockets are not starved by work that renews itself */
+        event_add(&l->todo_ev, &at_once);
+    c->todo_next = l->todo;
+    l->todo = c;
+}
+
+void loop_run_todo(gw_loop *l)
+{
+    struct gw_conn *c = l->todo, *next;
+    l->todo = NULL;
+    for (; c; c = next) {
+        uint8_t what = c->todo;
+        next = c->todo_next;
+        c->todo = 0;
+        conn_do(c, what);
+    }
+}
+
+static void on_todo(evutil_socket_t fd, short what, void *arg)
+{
+    (void)fd;
+    (void)what;
+    loop_run_todo(arg);
+}
+
+/* ---- posted tasks ---------------------------------------------------------------------------------------- */
+static void count_shared(gw_loop *l, size_t field_offset)
+{
+    atomic_fetch_add_explicit(&l->n[field_offset / 8], 1, memory_order_relaxed);
+}
+
+int gw_loop_post(gw_loop *l, void (*fn)(void *), void *arg)
+{
+    int rc = ERR_OK;
+    bool wake = false;
+    pthread_mutex_lock(&l->lock);
+    if (l->closed)
+        rc = ERR_CLOSED;
+    else if (l->n_tasks == l->server->cfg.post_max)
+        rc = ERR_AGAIN;
+    else if (l->n_tasks == l->tasks_cap) {
+        size_t cap = l->tasks_cap ? l->tasks_cap * 2 : 64;
+        struct task *t = realloc(l->tasks, cap * sizeof *t);
+        if (t) {
+            l->tasks = t;
+            l->tasks_cap = cap;
+        } else
+            rc = ERR_AGAIN;
+    }
+    if (!rc) {
+        wake = l->n_tasks == 0;
+        l->tasks[l->n_tasks++] = (struct task){fn, arg};
+    }
+    pthread_mutex_unlock(&l->lock);
+    count_shared(l, rc ? offsetof(struct gw_counters, posts_refused) : offsetof(struct gw_counters, posts));
+    if (wake) {
+        uint64_t one = 1;
+        while (write(l->wake_fd, &one, sizeof one) < 0 && errno == EINTR)
+            ;
+    }
+    return rc;
+}
+
+static void run_tasks(gw_loop *l, bool last)
+{
+    pthread_mutex_lock(&l->lock);
+    struct task *t = l->tasks;
+    size_t n = l->n_tasks;
+    l->tasks = NULL;
+    l->n_tasks = l->tasks_cap = 0;
+    if (last)
+        l->closed = true;
+    pthread_mutex_unlock(&l->lock);
+    for (size_t i = 0; i < n; i++)
+        t[i].fn(t[i].arg);
+    free(t);
+}
+
+static void on_wake(evutil_socket_t fd, short what, void *arg)
+{
+    uint64_t n;
+    (void)what;
+    if (read((int)fd, &n, sizeof n) < 0 && errno != EAGAIN && errno != EINTR)
+        return;
+    run_tasks(arg, false);
+}
+
+/* ---- small things ---------------------------------------------------------------------------------------- */
+const char *loop_date(gw_loop *l)
+{
+    static const char days[] = "SunMonTueWedThuFriSat", months[] = "JanFebMarAprMayJunJulAugSepOctNovDec";
+    time_t now = time(NULL);
+    if (now != l->date_s) {
+        struct tm t;
+        gmtime_r(&now, &t);
+        snprintf(l->date, sizeof l->date, "%.3s, %02d %.3s %04d %02d:%02d:%02d GMT", days + 3 * (t.tm_wday % 7), t.tm_mday % 100,
+                 months + 3 * (t.tm_mon % 12), (t.tm_year + 1900) % 10000, t.tm_hour % 100, t.tm_min % 100, t.tm_sec % 100);
+        l->date_s = now;
+    }
+    return l->date;
+}
+
+unsigned gw_loop_index(const gw_loop *l) { return l->index; }
+struct event_base *gw_loop_base(gw_loop *l) { return l->base; }
+
+/* ---- life ------------------------------------------------------------------------------------------------ */
+int loop_open(gw_loop **out, gw_server *s, unsigned index, struct err *e)
+{
+    *out = NULL;
+    gw_loop *l = calloc(1, sizeof *l);
+    if (!l)
+        return err_set(e, ERR_NOMEM, "event loop %u", index);
+    l->server = s;
+    l->index = index;
+    l->wake_fd = -1;
+    l->timer_at = UINT64_MAX;
+    for (unsigned i = 0; i < GW_LISTEN_MAX; i++)
+        l->listen_fd[i] = -1;
+    for (unsigned k = 0; k < DL_N; k++)
+        l->lists[k].next = l->lists[k].prev = &l->lists[k];
+    pthread_mutex_init(&l->lock, NULL);
+    buf_init(&l->out, ANSWER_MAX + 65536);
+    l->base = event_base_new();
+    l->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (!l->base || l->wake_fd < 0 || !hash_random(&l->id_seed, sizeof l->id_seed)) {
+        loop_close(l);
+        return err_set(e, ERR_IO, "event loop %u: %s", index, strerror(errno));
+    }
+    event_assign(&l->wake_ev, l->base, l->wake_fd, EV_READ | EV_PERSIST, on_wake, l);
+    event_assign(&l->timer_ev, l->base, -1, 0, on_timer, l);
+    event_assign(&l->todo_ev, l->base, -1, 0, on_todo, l);
+    event_add(&l->wake_ev, NULL);
+    *out = l;
+    return ERR_OK;
+}
+
+static void *loop_main(void *arg)
+{
+    gw_loop *l = arg;
+    char name[16];
+    snprintf(name, sizeof name, "gw-loop-%u", l->index % 1000);
+    pthread_setname_np(pthread_self(), name);
+    event_base_loop(l->base, EVLOOP_NO_EXIT_ON_EMPTY);
+    run_tasks(l, true);
+    loop_run_todo(l);
+    return NULL;
+}
+
+int loop_start(gw_loop *l, struct err *e)
+{
+    sigset_t all, old;
+    sigfillset(&all); /* signals are the main thread's; SIGPIPE of a write by OpenSSL stays pending here, harmless */
+    static const int own[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT, SIGTRAP, SIGPROF};
+    for (size_t i = 0; i < sizeof own / sizeof *own; i++)
+        sigdelset(&all, own[i]);
+    pthread_sigmask(SIG_SETMASK, &all, &old);
+    int rc = pthread_create(&l->thread, NULL, loop_main, l);
+    pthread_sigmask(SIG_SETMASK, &old, NULL);
+    if (rc)
+        return err_set(e, ERR_IO, "thread of event loop %u: %s", l->index, strerror(rc));
+    l->started = true;
+    return ERR_OK;
+}
+
+static void stop_task(void *arg)
+{
+    gw_loop *l = arg;
+    for (struct gw_conn *c = l->conns; c; c = c->next)
+        conn_lost(c, GW_GONE_STOPPED);
+    loop_run_todo(l);
+    event_base_loopbreak(l->base);
+}
+
+void loop_close(gw_loop *l)
+{
+    if (!l)
+        return;
+    if (l->started) {
+        while (gw_loop_post(l, stop_task, l) == ERR_AGAIN)
+            clock_sleep_ns(NS_PER_MS);
+        pthread_join(l->thread, NULL);
+    }
+    for (unsigned i = 0; i < GW_LISTEN_MAX; i++)
+        if (l->listen_fd[i] >= 0) {
+            event_del(&l->listen_ev[i]);
+            close(l->listen_fd[i]);
+        }
+    if (l->base)
+        event_base_free(l->base);
+    if (l->wake_fd >= 0)
+        close(l->wake_fd);
+    SSL_CTX_free(l->tls);
+    pthread_mutex_destroy(&l->lock);
+    buf_free(&l->out);
+    free(l->tasks);
+    free(l);
+}

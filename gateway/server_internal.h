@@ -1,0 +1,149 @@
+/* gateway/server_internal.h - what loop.c, conn.c, exchange.c, tls.c and server.c share. Nobody else includes it.
+ *
+ * Why not bufferevents: a bufferevent per connection asks epoll twice per answer (write interest on, then off), copies through two
+ * evbuffers, and holds both for as long as a connection idles. Here a socket is read into the loop's own scratch, parsed where it
+ * lies, and answered with one write; a connection owns a buffer only while something is left over.
+ *
+ * Rules: 1. A connection is touched by its loop's thread alone.
+ *        2. conn_lost closes the socket at once, and frees (and calls on_gone) from the loop's to-do list, never inside a call of the
+ *           application: every gw_ function may find state CONN_DEAD and must take it.
+ *        3. Strings of a request live in conn->http, which is reset only when its exchange has ended. */
+#ifndef SLUICE_GATEWAY_SERVER_INTERNAL_H
+#define SLUICE_GATEWAY_SERVER_INTERNAL_H
+#include <event2/event.h>
+#include <event2/event_struct.h>
+#include <netinet/in.h>
+#include <openssl/ssl.h>
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "gateway/server.h"
+
+#define IN_BYTES 65536          /* a loop's input scratch */
+#define ANSWER_MAX (256u << 20) /* bytes of one whole answer */
+#define ID_MAX 128              /* bytes of an x-request-id */
+#define PEER_MAX 56
+
+/* ---- deadlines: one list per kind, each kind has one duration, so lists stay sorted by appending ------------ */
+enum dl_kind { DL_HANDSHAKE, DL_HEADER, DL_BODY, DL_IDLE, DL_LINGER, DL_WATCH, DL_STALL, DL_BEAT, DL_N, DL_NONE = DL_N };
+struct deadline { struct deadline *prev, *next; uint64_t at; }; /* next NULL: not armed */
+
+enum conn_state {
+    CONN_HANDSHAKE, /* TLS is being set up */
+    CONN_READ,      /* idle, or a request is coming in */
+    CONN_RUN,       /* an exchange runs; input is only watched for the end, or kept for later */
+    CONN_CLOSING,   /* the last answer is being flushed */
+    CONN_LINGER,    /* our side is shut; input is discarded so that no reset destroys the answer on its way */
+    CONN_DEAD       /* socket closed, to be freed from the to-do list */
+};
+enum { TODO_READ = 1, TODO_AHEAD = 2, TODO_QUEUED = 4 };
+
+struct gw_conn {
+    gw_loop *loop;
+    struct gw_conn *prev, *next, *todo_next;
+    SSL *ssl;                          /* NULL: plain */
+    gw_exchange *x;                    /* from the head of a request to its end */
+    struct buf out, ahead;             /* not yet taken by the kernel; read while an exchange ran */
+    size_t out_off;
+    uint64_t body_start, lingered;
+    struct deadline dl, stall, beat;   /* of the state; of a reader that takes nothing; of a silent stream */
+    int fd;
+    uint8_t state, todo, dl_kind, gone;
+    bool writing, paused, parsing, linger, served, read_wants_write;
+    struct event rd, wr;
+    struct gw_http1 http;
+    char peer[PEER_MAX];
+};
+
+enum x_phase { X_HEAD, X_BODY, X_RUN, X_STREAM };
+struct gw_exchange {
+    struct gw_conn *conn;
+    struct gw_request req;
+    struct gw_watch watch;
+    struct buf body;
+    size_t charged;                    /* of body, in the server's total */
+    uint64_t body_max;
+    const char *heartbeat;
+    uint8_t phase;
+    bool watched, gone, head_only, chunked, keep, want_room, close;
+    char id[ID_MAX + 1];
+};
+
+struct task { void (*fn)(void *); void *arg; };
+struct gw_loop {
+    gw_server *server;
+    unsigned index;
+    struct event_base *base;
+    pthread_t thread;
+    bool started, draining;
+    SSL_CTX *tls;                      /* its own: reference counts are then not shared between cores */
+    int listen_fd[GW_LISTEN_MAX];
+    struct event listen_ev[GW_LISTEN_MAX], resume_ev, wake_ev, timer_ev, todo_ev;
+    bool accept_paused;
+    int wake_fd;
+    uint64_t timer_at;                 /* when timer_ev fires; UINT64_MAX: not armed */
+    struct deadline lists[DL_N];
+    struct gw_conn *conns, *todo;
+    struct buf out;                    /* scratch for answers */
+    uint64_t id_seed, id_count;
+    int64_t date_s;
+    char date[40];
+    pthread_mutex_t lock;              /* of the four below */
+    struct task *tasks;
+    size_t n_tasks, tasks_cap;
+    bool closed;
+    _Atomic uint64_t n[sizeof(struct gw_counters) / 8]; /* by field of gw_counters; written by this loop, posts by anyone */
+    char in[IN_BYTES];
+};
+
+struct gw_server {
+    struct gw_server_config cfg;
+    unsigned n_loops;
+    gw_loop **loops;
+    uint16_t port[GW_LISTEN_MAX];
+    uint64_t ns[DL_N];                 /* duration per kind of deadline */
+    _Atomic uint64_t open, body_held;
+    _Atomic bool draining;
+};
+
+/* One writer, so no locked add is needed. */
+#define COUNT_BY(l, field, by) \
+    atomic_store_explicit(&(l)->n[offsetof(struct gw_counters, field) / 8], \
+                          atomic_load_explicit(&(l)->n[offsetof(struct gw_counters, field) / 8], memory_order_relaxed) + (uint64_t)(by), memory_order_relaxed)
+#define COUNT(l, field) COUNT_BY(l, field, 1)
+
+/* loop.c */
+int loop_open(gw_loop **out, gw_server *s, unsigned index, struct err *e);
+int loop_start(gw_loop *l, struct err *e);
+void loop_close(gw_loop *l);                       /* joins; NULL is fine */
+void loop_todo(gw_loop *l, struct gw_conn *c, uint8_t what);
+void loop_run_todo(gw_loop *l);
+void deadline_arm(gw_loop *l, enum dl_kind kind, struct deadline *d);
+void deadline_drop(struct deadline *d);
+const char *loop_date(gw_loop *l);
+
+/* conn.c */
+void conn_accepted(gw_loop *l, int fd, const struct sockaddr *from);
+void conn_lost(struct gw_conn *c, enum gw_gone why);
+void conn_finish(struct gw_conn *c);               /* flush, then close in good order */
+void conn_send(struct gw_conn *c, const void *p, size_t n);
+void conn_deadline(struct gw_conn *c, enum dl_kind kind);
+void conn_do(struct gw_conn *c, uint8_t what);     /* from the to-do list */
+void conn_drain(struct gw_conn *c);
+void conn_next(struct gw_conn *c, bool keep);      /* its exchange has ended */
+static inline size_t conn_backlog(const struct gw_conn *c) { return c->out.len - c->out_off; }
+
+/* exchange.c */
+gw_exchange *exchange_new(struct gw_conn *c);      /* NULL: no memory */
+void exchange_free(gw_exchange *x);
+void exchange_beat(struct gw_conn *c);
+void answer_error(struct gw_conn *c, int status, const char *message); /* without the application; the caller closes */
+
+/* tls.c: results above 0 are bytes */
+enum { IO_EOF = 0, IO_READ = -1 /* wait to read */, IO_WRITE = -2, IO_ERROR = -3, IO_HTTP = -4 /* plain HTTP came in a handshake */ };
+int tls_ctx_new(SSL_CTX **out, const char *cert_file, const char *key_file, const unsigned char ticket_keys[80], struct err *e);
+int tls_accept(SSL *s);                            /* 1: done */
+int tls_read(SSL *s, void *p, size_t n);
+int tls_write(SSL *s, const void *p, size_t n);
+void tls_bye(SSL *s);                              /* close_notify, if the socket takes it */
+#endif
