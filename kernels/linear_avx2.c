@@ -38,33 +38,38 @@ static inline vi vi_srl_var(vi v, uint32_t n) { return _mm256_srl_epi32(v, _mm_c
 /* Byte j of each lane as a signed number. */
 static inline vi vi_byte(vi v, uint32_t j) { return _mm256_srai_epi32(_mm256_sll_epi32(v, _mm_cvtsi32_si128((int)(24 - 8 * j))), 24); }
 
-static inline vi four(const int8_t *q)
+/* Four activations on every lane. */
+static inline vi vi_four(const int8_t *q)
 {
     int v;
     memcpy(&v, q, 4);
     return vi_set1(v);
 }
 
-static inline __attribute__((always_inline)) vi q4_dot(const vi u[8], const int8_t *q)
+/* Four of a block's eight groups: sums of pairs in 16 bits. */
+static inline __attribute__((always_inline)) vi q4_dot(const vi u[4], const vi q[4])
 {
-    vi a = _mm256_add_epi16(_mm256_maddubs_epi16(u[0], four(q)), _mm256_maddubs_epi16(u[1], four(q + 4)));
-    vi b = _mm256_add_epi16(_mm256_maddubs_epi16(u[2], four(q + 8)), _mm256_maddubs_epi16(u[3], four(q + 12)));
-    vi c = _mm256_add_epi16(_mm256_maddubs_epi16(u[4], four(q + 16)), _mm256_maddubs_epi16(u[5], four(q + 20)));
-    vi d = _mm256_add_epi16(_mm256_maddubs_epi16(u[6], four(q + 24)), _mm256_maddubs_epi16(u[7], four(q + 28)));
-    return _mm256_madd_epi16(_mm256_add_epi16(_mm256_add_epi16(a, b), _mm256_add_epi16(c, d)), _mm256_set1_epi16(1));
+    return _mm256_add_epi16(_mm256_add_epi16(_mm256_maddubs_epi16(u[0], q[0]), _mm256_maddubs_epi16(u[1], q[1])),
+                            _mm256_add_epi16(_mm256_maddubs_epi16(u[2], q[2]), _mm256_maddubs_epi16(u[3], q[3])));
 }
+static inline vi q4_add(vi a, vi b) { return _mm256_add_epi16(a, b); }
+static inline vi q4_end(vi v) { return _mm256_madd_epi16(v, _mm256_set1_epi16(1)); }
 
 static inline vi q8_unpack(vi v) { return _mm256_abs_epi8(v); }
 
-/* u has the magnitudes; the signs are read again from w, the block's bytes, which are in the first cache level. */
-static inline __attribute__((always_inline)) vi q8_dot(const vi u[8], const uint8_t *w, const int8_t *q, int32_t c8)
+/* u has the magnitudes; the signs are read again from w, the groups' bytes, which are in the first cache level. */
+static inline __attribute__((always_inline)) vi q8_dot(const vi u[4], const uint8_t *w, const vi q[4])
 {
-    vi s[8];
+    vi s[4];
+#pragma GCC unroll 4
+    for (int k = 0; k < 4; k++)
+        s[k] = _mm256_madd_epi16(_mm256_maddubs_epi16(u[k], _mm256_sign_epi8(q[k], vi_load(w + k * KRN_TILE_ROWS * 4))), _mm256_set1_epi16(1));
+    return vi_add(vi_add(s[0], s[1]), vi_add(s[2], s[3]));
+}
+static inline vi q8_end(vi v, int32_t c8)
+{
     (void)c8;
-#pragma GCC unroll 8
-    for (int k = 0; k < 8; k++)
-        s[k] = _mm256_madd_epi16(_mm256_maddubs_epi16(u[k], _mm256_sign_epi8(four(q + 4 * k), vi_load(w + k * KRN_TILE_ROWS * 4))), _mm256_set1_epi16(1));
-    return vi_add(vi_add(vi_add(s[0], s[1]), vi_add(s[2], s[3])), vi_add(vi_add(s[4], s[5]), vi_add(s[6], s[7])));
+    return v;
 }
 
 static inline float block_amax(const float *x)

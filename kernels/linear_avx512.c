@@ -1,7 +1,7 @@
 /* kernels/linear_avx512.c - linear.h on AVX-512 (F BW DQ VL VNNI): 16 lanes, one vector a tile.
  *
  * vpdpbusd multiplies unsigned by signed bytes and adds four products to 32 bits without saturation. Signed weights are
- * made unsigned by adding 128, and the sum starts at -128 * (sum of activations) = 16 * c8. */
+ * made unsigned by adding 128, and the sum is put right by -128 * (sum of activations) = 16 * c8. */
 #include <assert.h>
 #include <float.h>
 #include <immintrin.h>
@@ -36,37 +36,35 @@ static inline vi vi_srl_var(vi v, uint32_t n) { return _mm512_srl_epi32(v, _mm_c
 /* Byte j of each lane as a signed number. */
 static inline vi vi_byte(vi v, uint32_t j) { return _mm512_srai_epi32(_mm512_sll_epi32(v, _mm_cvtsi32_si128((int)(24 - 8 * j))), 24); }
 
-static inline vi four(const int8_t *q)
+/* Four activations on every lane. */
+static inline vi vi_four(const int8_t *q)
 {
     int v;
     memcpy(&v, q, 4);
     return vi_set1(v);
 }
 
-/* Two chains of four: the latency of one vpdpbusd is about five cycles. */
-static inline __attribute__((always_inline)) vi dot_from(vi a, const vi u[8], const int8_t *q)
+/* A block's eight groups in two chains of four: the latency of one vpdpbusd is about five cycles. */
+static inline __attribute__((always_inline)) vi q4_dot(const vi u[8], const vi q[8])
 {
-    vi b = _mm512_setzero_si512();
+    vi a = _mm512_setzero_si512(), b = a;
 #pragma GCC unroll 4
     for (int k = 0; k < 8; k += 2) {
-        a = _mm512_dpbusd_epi32(a, u[k], four(q + 4 * k));
-        b = _mm512_dpbusd_epi32(b, u[k + 1], four(q + 4 * k + 4));
+        a = _mm512_dpbusd_epi32(a, u[k], q[k]);
+        b = _mm512_dpbusd_epi32(b, u[k + 1], q[k + 1]);
     }
     return vi_add(a, b);
 }
-
-static inline __attribute__((always_inline)) vi q4_dot(const vi u[8], const int8_t *q)
-{
-    return dot_from(_mm512_setzero_si512(), u, q);
-}
+static inline vi q4_add(vi a, vi b) { return vi_add(a, b); }
+static inline vi q4_end(vi v) { return v; }
 
 static inline vi q8_unpack(vi v) { return _mm512_xor_si512(v, _mm512_set1_epi8(-128)); }
-
-static inline __attribute__((always_inline)) vi q8_dot(const vi u[8], const uint8_t *w, const int8_t *q, int32_t c8)
+static inline __attribute__((always_inline)) vi q8_dot(const vi u[8], const uint8_t *w, const vi q[8])
 {
     (void)w;
-    return dot_from(vi_set1(16 * c8), u, q);
+    return q4_dot(u, q);
 }
+static inline vi q8_end(vi v, int32_t c8) { return vi_add(v, vi_set1(16 * c8)); }
 
 static inline float block_amax(const float *x)
 {
