@@ -2,10 +2,23 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 #include "base/clock.h"
 
-enum { ALIGN = 4096 };
+enum { HUGE = 2 << 20 };
+
+/* On huge pages: with small ones, page walks and prefetch streams that end every 4 KiB cost a quarter of the rate. */
+static void *big(size_t n)
+{
+    if (n > SIZE_MAX - HUGE)
+        return NULL;
+    n = (n + HUGE - 1) / HUGE * HUGE;
+    void *p = aligned_alloc(HUGE, n);
+    if (p)
+        madvise(p, n, MADV_HUGEPAGE); /* a wish; refused, the probe still works */
+    return p;
+}
 
 /* ---- memory ---- */
 
@@ -43,7 +56,7 @@ int krn_probe_read(pool *p, size_t bytes, unsigned rounds, double *bytes_s, stru
     *bytes_s = 0;
     if (r.bytes == 0)
         return err_set(e, ERR_INVALID, "%zu bytes are too few to measure %u workers", bytes, n);
-    uint8_t *mem = aligned_alloc(ALIGN, (r.bytes + ALIGN - 1) / ALIGN * ALIGN);
+    uint8_t *mem = big(r.bytes);
     if (!mem)
         return err_set(e, ERR_NOMEM, "%zu bytes for the memory probe", r.bytes);
     memset(mem, 1, r.bytes);
@@ -113,8 +126,8 @@ int krn_probe_linear(pool *p, const struct krn_probe_linear *what, struct krn_pr
     *out = (struct krn_probe_rate){0};
     if (!s.isa || bytes == 0)
         return err_set(e, ERR_UNSUPPORTED, "no %s linear on %s", krn_types[what->type].name, krn_isa_name(what->isa));
-    s.slots = aligned_alloc(ALIGN, (s.slot_bytes * what->copies + ALIGN - 1) / ALIGN * ALIGN);
-    s.scratch = aligned_alloc(ALIGN, (act + ALIGN - 1) / ALIGN * ALIGN);
+    s.slots = big(s.slot_bytes * what->copies);
+    s.scratch = big(act);
     s.x = calloc((size_t)what->tokens * what->cols, sizeof *s.x);
     s.y = calloc((size_t)what->tokens * what->rows, sizeof *s.y);
     if (!s.slots || !s.scratch || !s.x || !s.y) {

@@ -30,33 +30,86 @@ size_t krn_slot_bytes(enum krn_type t, enum krn_layout l, uint64_t rows, uint64_
     return row == 0 || rows > SIZE_MAX / row ? 0 : (size_t)rows * row;
 }
 
-/* [col][16 rows] of n columns from up to 16 rows; the copy of 16 rows at a time keeps the source streams in cache. */
-static void pack_elements(size_t width, uint64_t cols, const uint8_t *const *row, uint8_t *dst)
+#define INLINE static inline __attribute__((always_inline))
+#define UNROLL _Pragma("GCC unroll 8")
+
+/* A square of elements, one vector a row, is transposed by log2(rows) rounds that interleave vector i with i + rows/2. */
+typedef uint16_t v8 __attribute__((vector_size(16)));
+typedef uint32_t v4 __attribute__((vector_size(16)));
+
+INLINE void transpose8(v8 m[8])
 {
-    if (width == 4)
-        for (uint64_t c = 0; c < cols; c++, dst += R * 4)
-            for (unsigned i = 0; i < R; i++)
-                memcpy(dst + i * 4, row[i] ? row[i] + c * 4 : (const uint8_t[4]){0}, 4);
-    else
-        for (uint64_t c = 0; c < cols; c++, dst += R * 2)
-            for (unsigned i = 0; i < R; i++)
-                memcpy(dst + i * 2, row[i] ? row[i] + c * 2 : (const uint8_t[2]){0}, 2);
+    UNROLL for (int round = 0; round < 3; round++) {
+        v8 n[8];
+        UNROLL for (int i = 0; i < 4; i++) {
+            n[2 * i] = __builtin_shufflevector(m[i], m[i + 4], 0, 8, 1, 9, 2, 10, 3, 11);
+            n[2 * i + 1] = __builtin_shufflevector(m[i], m[i + 4], 4, 12, 5, 13, 6, 14, 7, 15);
+        }
+        memcpy(m, n, sizeof n);
+    }
 }
 
-static void pack_blocks(enum krn_type t, uint64_t cols, const uint8_t *const *row, uint8_t *dst)
+INLINE void transpose4(v4 m[4])
 {
-    unsigned n_scales, n_groups;
-    size_t bytes = krn_types[t].block_bytes;
-    shape(t, &n_scales, &n_groups);
+    UNROLL for (int round = 0; round < 2; round++) {
+        v4 n[4];
+        UNROLL for (int i = 0; i < 2; i++) {
+            n[2 * i] = __builtin_shufflevector(m[i], m[i + 2], 0, 4, 1, 5);
+            n[2 * i + 1] = __builtin_shufflevector(m[i], m[i + 2], 2, 6, 3, 7);
+        }
+        memcpy(m, n, sizeof n);
+    }
+}
+
+/* Elements to [col][16 rows], in squares of S by S, then the columns that are left one by one. A NULL row is zeros. */
+INLINE void pack_elements(size_t width, uint64_t cols, const uint8_t *const *row, uint8_t *dst)
+{
+    const unsigned S = (unsigned)(16 / width);
+    uint64_t c = 0;
+    for (; c + S <= cols; c += S)
+        for (unsigned i0 = 0; i0 < R; i0 += S) {
+            union { v8 h[8]; v4 w[4]; uint8_t b[8][16]; } m;
+            UNROLL for (unsigned i = 0; i < S; i++)
+                if (row[i0 + i])
+                    memcpy(m.b[i], row[i0 + i] + c * width, 16);
+                else
+                    memset(m.b[i], 0, 16);
+            if (width == 2)
+                transpose8(m.h);
+            else
+                transpose4(m.w);
+            UNROLL for (unsigned k = 0; k < S; k++)
+                memcpy(dst + ((c + k) * R + i0) * width, m.b[k], 16);
+        }
+    for (; c < cols; c++)
+        for (unsigned i = 0; i < R; i++)
+            memcpy(dst + (c * R + i) * width, row[i] ? row[i] + c * width : (const uint8_t[4]){0}, width);
+}
+
+INLINE void pack_blocks(unsigned n_scales, unsigned n_groups, uint64_t cols, const uint8_t *const *row, uint8_t *dst)
+{
+    const size_t bytes = n_scales * 2 + n_groups * 4;
     for (uint64_t b = 0; b < cols / BLOCK; b++, dst += R * bytes)
         for (unsigned i = 0; i < R; i++) {
             static const uint8_t zero[34];
             const uint8_t *s = row[i] ? row[i] + b * bytes : zero;
-            for (unsigned k = 0; k < n_scales; k++)
+            UNROLL for (unsigned k = 0; k < n_scales; k++)
                 memcpy(dst + (k * R + i) * 2, s + k * 2, 2);
-            for (unsigned g = 0; g < n_groups; g++)
+            UNROLL for (unsigned g = 0; g < n_groups; g++)
                 memcpy(dst + n_scales * R * 2 + (g * R + i) * 4, s + n_scales * 2 + g * 4, 4);
         }
+}
+
+/* The loops above with their sizes known to the compiler. */
+static void pack_tile(enum krn_type t, uint64_t cols, const uint8_t *const *row, uint8_t *dst)
+{
+    switch (t) {
+    case KRN_F32: pack_elements(4, cols, row, dst); break;
+    case KRN_F16: case KRN_BF16: pack_elements(2, cols, row, dst); break;
+    case KRN_Q8_0: pack_blocks(1, 8, cols, row, dst); break;
+    case KRN_Q4_0: pack_blocks(1, 4, cols, row, dst); break;
+    default: pack_blocks(2, 4, cols, row, dst); break; /* Q4_1 */
+    }
 }
 
 void krn_slot_pack(enum krn_type t, uint64_t rows, uint64_t cols, uint64_t tile0, uint64_t n_tiles,
@@ -67,11 +120,7 @@ void krn_slot_pack(enum krn_type t, uint64_t rows, uint64_t cols, uint64_t tile0
         const uint8_t *row[R];
         for (unsigned i = 0; i < R; i++)
             row[i] = (tile0 + k) * R + i < rows ? (const uint8_t *)src + (k * R + i) * row_stride : NULL;
-        uint8_t *out = (uint8_t *)dst + (tile0 + k) * tile_bytes;
-        if (krn_types[t].block == 1)
-            pack_elements(krn_types[t].block_bytes, cols, row, out);
-        else
-            pack_blocks(t, cols, row, out);
+        pack_tile(t, cols, row, (uint8_t *)dst + (tile0 + k) * tile_bytes);
     }
 }
 
