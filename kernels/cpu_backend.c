@@ -1,0 +1,257 @@
+/* kernels/cpu_backend.c - the CPU backend's front: opens arenas and workers, checks each step, runs a list on it.
+ *
+ * submit computes on the calling thread and the pool's workers and returns when all is done, so wait has nothing to do.
+ * Everything a step brings (positions, sequences, page tables, tokens) is checked here, before any worker starts: a bad step
+ * is an error, never a stray pointer. Nothing is allocated in submit. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include "kernels/cpu_internal.h"
+
+static enum krn_support cpu_supports(enum krn_opcode code, enum krn_type weight)
+{
+    switch (code) {
+    case KRN_LINEAR: {
+        int tiled = krn_slot_can(weight) ? krn_linear_support(weight, KRN_TILED) : KRN_LINEAR_NONE;
+        if (tiled == KRN_LINEAR_FAST) return KRN_FAST;
+        return tiled != KRN_LINEAR_NONE || krn_linear_support(weight, KRN_PLAIN) != KRN_LINEAR_NONE ? KRN_PLAIN_C : KRN_MISSING;
+    }
+    case KRN_EMBED: { /* rows are read singly: whatever can be expanded */
+        float x[256];
+        const uint8_t zero[4096] = {0};
+        return (unsigned)weight < KRN_TYPE_COUNT && krn_types[weight].block && krn_expand(weight, zero, krn_types[weight].block, x) ? KRN_FAST : KRN_MISSING;
+    }
+    case KRN_RMSNORM: case KRN_ATTEND:
+        return weight == KRN_F32 || weight == KRN_F16 || weight == KRN_BF16 ? KRN_FAST : KRN_MISSING;
+    case KRN_L2NORM: case KRN_ADD: case KRN_MUL: case KRN_SCALE: case KRN_SIGMOID: case KRN_SILU: case KRN_SOFTCAP: case KRN_GLU:
+    case KRN_ROPE: case KRN_PICK: case KRN_COPY:
+        return KRN_FAST;
+    default:
+        return KRN_MISSING;
+    }
+}
+
+/* ---- open ------------------------------------------------------------------------------------------------------------ */
+static uint32_t rows_most(const struct krn_backend_config *c) { return c->rows_max[0] > c->rows_max[1] ? c->rows_max[0] : c->rows_max[1]; }
+
+/* Bytes of arena a, of rope table i (cos and sin), of the quantised input; SIZE_MAX: the product does not fit. */
+static size_t bytes3(size_t a, size_t b, size_t c)
+{
+    size_t n;
+    return __builtin_mul_overflow(a, b, &n) || __builtin_mul_overflow(n, c, &n) || n > SIZE_MAX - 128 ? SIZE_MAX : (n + 63) & ~(size_t)63;
+}
+static size_t arena_bytes(const struct krn_backend_config *c, unsigned a) { return bytes3(c->arena_cols[a], c->rows_max[a], sizeof(float)); }
+static size_t rope_bytes(const struct krn_backend_config *c, uint32_t i) { return bytes3(2 * (size_t)c->ropes[i].n_freq, c->rows_max[0], sizeof(float)); }
+static size_t row_bytes(const struct krn_backend_config *c) { return bytes3(c->rows_max[0], 4, sizeof(uint32_t)); } /* sequence, 3 positions */
+static size_t quant_bytes(const struct krn_backend_config *c) { return c->linear_cols_max ? krn_operand_bytes(rows_most(c), c->linear_cols_max) : 0; }
+
+static size_t cpu_bytes(const struct krn_backend_config *c)
+{
+    size_t n = sizeof(krn_backend), parts[4] = {arena_bytes(c, 0), arena_bytes(c, 1), row_bytes(c), quant_bytes(c)};
+    for (int i = 0; i < 4; i++)
+        if (__builtin_add_overflow(n, parts[i], &n)) return SIZE_MAX;
+    for (uint32_t i = 0; i < c->n_ropes; i++)
+        if (__builtin_add_overflow(n, rope_bytes(c, i), &n)) return SIZE_MAX;
+    return n;
+}
+
+static int check_config(const struct krn_backend_config *c, struct err *e)
+{
+    if (c->threads < 1 || c->threads > 256) return err_set(e, ERR_INVALID, "threads: expected 1..256, found %u", c->threads);
+    if (!c->rows_max[0] || rows_most(c) > 1u << 20) return err_set(e, ERR_INVALID, "rows of a step: expected 1..1048576, found %u", rows_most(c));
+    for (uint32_t i = 0; i < c->n_ropes; i++)
+        for (uint32_t j = 0; j < c->ropes[i].n_freq; j++)
+            if (!(fabs(c->ropes[i].inv_freq[j]) <= 1024)) return err_set(e, ERR_INVALID, "rope table %u: frequency %u is %g", i, j, c->ropes[i].inv_freq[j]);
+    if (!krn_isa_have(c->isa))
+        return err_set(e, ERR_UNSUPPORTED, "kernels %s: this processor has%s%s c", krn_isa_name(c->isa), krn_isa_have(KRN_ISA_AVX512) ? " avx512" : "", krn_isa_have(KRN_ISA_AVX2) ? " avx2" : "");
+    if (c->linear_cols_max && !quant_bytes(c)) return err_set(e, ERR_INVALID, "%u rows of %u columns are too many to quantise", rows_most(c), c->linear_cols_max);
+    if (cpu_bytes(c) == SIZE_MAX) return err_set(e, ERR_NOMEM, "activation arenas of %u rows exceed the address space", rows_most(c));
+    return ERR_OK;
+}
+
+static void *zeroed(size_t n)
+{
+    n = n ? n : 64;
+    void *p = aligned_alloc(64, n);
+    return p ? memset(p, 0, n) : NULL;
+}
+
+static void cpu_close(krn_backend *b)
+{
+    if (!b) return;
+    pool_close(b->pool);
+    for (uint32_t i = 0; i < b->n_geometries; i++) {
+        free(b->geometry[i].work.items);
+        free((void *)b->geometry[i].left);
+    }
+    for (uint32_t i = 0; b->ropes && i < b->cfg.n_ropes; i++) free(b->ropes[i].c);
+    free(b->ropes);
+    free(b->row_seq);
+    free(b->slots);
+    free(b->scratch);
+    free(b->quant);
+    free(b->arena[1]);
+    free(b->arena[0]);
+    free(b);
+}
+
+static enum krn_isa best_isa(enum krn_isa wish)
+{
+    if (wish != KRN_ISA_AUTO) return wish;
+    return krn_isa_have(KRN_ISA_AVX512) ? KRN_ISA_AVX512 : krn_isa_have(KRN_ISA_AVX2) ? KRN_ISA_AVX2 : KRN_ISA_C;
+}
+
+static bool allocate(krn_backend *b)
+{
+    const struct krn_backend_config *c = &b->cfg;
+    for (unsigned a = 0; a < 2; a++)
+        if (!(b->arena[a] = zeroed(arena_bytes(c, a)))) return false;
+    if (!(b->row_seq = zeroed(row_bytes(c)))) return false;
+    for (unsigned i = 0; i < 3; i++) b->rope_pos[i] = b->row_seq + (i + 1) * (size_t)c->rows_max[0];
+    if (quant_bytes(c) && !(b->quant = zeroed((quant_bytes(c) + 63) & ~(size_t)63))) return false;
+    if (!(b->ropes = calloc(c->n_ropes + 1, sizeof *b->ropes))) return false;
+    for (uint32_t i = 0; i < c->n_ropes; i++) {
+        if (!(b->ropes[i].c = zeroed(rope_bytes(c, i)))) return false;
+        b->ropes[i].s = b->ropes[i].c + (size_t)c->ropes[i].n_freq * c->rows_max[0];
+    }
+    return true;
+}
+
+static int cpu_open(krn_backend **out, const struct krn_backend_config *cfg, struct err *e)
+{
+    krn_backend *b = NULL;
+    int rc = check_config(cfg, e);
+    *out = NULL;
+    if (rc) return rc;
+    if (!(b = calloc(1, sizeof *b))) return err_set(e, ERR_NOMEM, "a backend");
+    b->cfg = *cfg;
+    b->isa = best_isa(cfg->isa);
+    b->ops = krn_ops_get(b->isa);
+    b->linear = krn_linear_get(b->isa);
+    if (!allocate(b)) rc = err_set(e, ERR_NOMEM, "activation arenas and scratch of %zu bytes", cpu_bytes(cfg));
+    else rc = pool_open(&b->pool, cfg->threads, e);
+    if (rc) cpu_close(b);
+    else *out = b;
+    return rc;
+}
+
+/* ---- a step ---------------------------------------------------------------------------------------------------------- */
+static int check_rows(krn_backend *b, const krn_list *l, const struct krn_step *s, struct err *e)
+{
+    if (s->n_tokens > b->cfg.rows_max[0] || s->n_picks > b->cfg.rows_max[1])
+        return err_set(e, ERR_LIMIT, "a step of %u tokens and %u picked rows; opened for %u and %u", s->n_tokens, s->n_picks, b->cfg.rows_max[0], b->cfg.rows_max[1]);
+    for (uint32_t i = 0; i < s->n_picks; i++)
+        if (s->picks[i] >= s->n_tokens) return err_set(e, ERR_INVALID, "picked row %u of a step of %u", s->picks[i], s->n_tokens);
+    for (size_t i = 0; i < l->n && l->uses_tokens; i++) {
+        if (l->ops[i].op->code != KRN_EMBED) continue;
+        uint32_t vocab = cpu_weight(l, l->ops[i].op, 0)->rows;
+        for (uint32_t r = 0; r < s->n_tokens; r++)
+            if (s->tokens[r] < 0 || (uint32_t)s->tokens[r] >= vocab) return err_set(e, ERR_INVALID, "token %d of a vocabulary of %u", s->tokens[r], vocab);
+    }
+    for (size_t i = 0; i < l->n_plan; i++)
+        for (unsigned k = 0; k < l->plan[i].n_weights; k++) {
+            const struct krn_weight *w = cpu_weight(l, &l->plan[i], k);
+            if (w && !w->data) return err_set(e, ERR_INVALID, "call %zu, %s: weight %u is not leased", i, krn_op_name(l->plan[i].code), k);
+        }
+    return ERR_OK;
+}
+
+static int map_rows(krn_backend *b, const struct krn_step *s, struct err *e)
+{
+    uint32_t covered = 0;
+    for (uint32_t i = 0; i < s->n_seqs; i++) {
+        const struct krn_seq *q = &s->seqs[i];
+        if (q->first != covered || q->count > s->n_tokens - covered || (uint64_t)q->pos0 + q->count > INT32_MAX)
+            return err_set(e, ERR_INVALID, "sequence %u: rows %u + %u at position %u do not continue row %u of %u", i, q->first, q->count, q->pos0, covered, s->n_tokens);
+        for (uint32_t r = 0; r < q->count; r++) b->row_seq[covered++] = i;
+    }
+    return covered == s->n_tokens ? ERR_OK : err_set(e, ERR_INVALID, "%u of %u rows belong to a sequence", covered, s->n_tokens);
+}
+
+static int check_pages(const struct cpu_geometry *g, const struct krn_step *s, uint32_t layer, struct err *e)
+{
+    if (g->state >= s->n_groups) return err_set(e, ERR_INVALID, "KV group %u of %u", g->state, s->n_groups);
+    const struct krn_pages *p = &s->groups[g->state];
+    const struct krn_kv_layout *l = &p->layout;
+    if (l->heads != g->kv_heads || l->dim_k != g->dim || l->dim_v != g->dim_v || layer >= l->n_layers)
+        return err_set(e, ERR_INVALID, "KV group %u holds %u layers of %u heads [%u, %u]; the call wants layer %u of %u heads [%u, %u]", g->state, l->n_layers, l->heads, l->dim_k, l->dim_v, layer, g->kv_heads, g->dim, g->dim_v);
+    return ERR_OK;
+}
+static int check_tables(const struct cpu_geometry *g, const struct krn_step *s, struct err *e)
+{
+    const struct krn_pages *p = &s->groups[g->state];
+    for (uint32_t i = 0; i < s->n_seqs; i++) {
+        const struct krn_seq *q = &s->seqs[i];
+        if (!q->count) continue;
+        uint32_t lo = g->window && q->pos0 >= g->window ? q->pos0 - g->window + 1 : 0, last = (q->pos0 + q->count - 1) / p->layout.page_tokens;
+        /* Whole 16-blocks are read, so the first page is that of lo's block: the same page, as pages hold whole blocks. */
+        if (last >= p->table_stride) return err_set(e, ERR_INVALID, "sequence %u: page %u beyond its table of %u", i, last, p->table_stride);
+        for (uint32_t k = lo / p->layout.page_tokens; k <= last; k++)
+            if (p->tables[(size_t)i * p->table_stride + k] == KRN_NO_PAGE) return err_set(e, ERR_INVALID, "sequence %u: page %u of its table is free", i, k);
+    }
+    return ERR_OK;
+}
+
+static int prepare_attention(krn_backend *b, krn_list *l, const struct krn_step *s, struct err *e)
+{
+    int rc = map_rows(b, s, e);
+    uint32_t done = 0;
+    for (size_t i = 0; i < l->n && !rc; i++) {
+        struct cpu_op *x = &l->ops[i];
+        struct cpu_geometry *g = &b->geometry[x->geometry];
+        if (x->kind != CPU_ATTEND || (rc = check_pages(g, s, x->op->state_layer, e)) || (done >> x->geometry & 1)) continue;
+        done |= 1u << x->geometry;
+        if ((rc = check_tables(g, s, e))) break;
+        struct krn_attend a = cpu_attend_of(b, x);
+        krn_attend_cut(&a, &g->work, g->items_max, g->slots_max, b->cfg.threads);
+    }
+    return rc;
+}
+
+/* Rope tables are a function of positions alone: kept while the positions stay the same (the other lists of this step). */
+static void prepare_angles(krn_backend *b, const krn_list *l, const struct krn_step *s)
+{
+    bool same = b->rope_rows == s->n_tokens;
+    b->make_angles = false;
+    if (!l->uses_rope) return;
+    for (unsigned i = 0; i < 3; i++) {
+        const uint32_t *pos = s->pos_rows[i] ? s->pos_rows[i] : s->pos;
+        same = same && !memcmp(b->rope_pos[i], pos, s->n_tokens * sizeof *pos);
+        memmove(b->rope_pos[i], pos, s->n_tokens * sizeof *pos);
+    }
+    b->rope_rows = s->n_tokens;
+    b->make_angles = !same;
+}
+
+static int cpu_submit(krn_backend *b, krn_list *l, const struct krn_step *step, struct err *e)
+{
+    int rc = check_rows(b, l, step, e);
+    b->step = step;
+    b->list = l;
+    if (!rc && l->geometries) rc = prepare_attention(b, l, step, e);
+    if (rc || !step->n_tokens) return rc;
+    prepare_angles(b, l, step);
+    for (size_t i = 0; i < l->n; i++) atomic_store_explicit(&l->ops[i].next, 0, memory_order_relaxed);
+    pool_run(b->pool, cpu_job, b);
+    return ERR_OK;
+}
+
+static int cpu_wait(krn_backend *b, struct err *e)
+{
+    (void)b;
+    (void)e;
+    return ERR_OK;
+}
+
+static const float *cpu_row(krn_backend *b, const struct krn_view *v, uint32_t r)
+{
+    unsigned a = v->rows == KRN_ROWS_PICKED;
+    return b->arena[a] + (size_t)v->base * b->cfg.rows_max[a] + (size_t)r * v->stride + v->shift;
+}
+
+static const char *cpu_isa(const krn_backend *b) { return krn_isa_name(b->isa); }
+
+const struct krn_backend_api krn_cpu = {
+    .name = "cpu", .supports = cpu_supports, .open = cpu_open, .close = cpu_close, .bytes = cpu_bytes, .record = cpu_record,
+    .list_free = cpu_list_free, .submit = cpu_submit, .wait = cpu_wait, .row = cpu_row, .isa = cpu_isa,
+};

@@ -1,0 +1,194 @@
+/* kernels/cpu_exec.c - what each worker does: its share of every op of a list, meeting the others where cpu_order.c says. */
+#include <string.h>
+#include "kernels/cpu_internal.h"
+
+/* Worker w's part of n things in units of g. */
+struct part { uint32_t from, to; };
+static struct part part_of(uint32_t n, uint32_t g, unsigned w, unsigned workers)
+{
+    uint64_t units = ((uint64_t)n + g - 1) / g, a = units * w / workers * g, b = units * (w + 1) / workers * g;
+    return (struct part){(uint32_t)(a < n ? a : n), (uint32_t)(b < n ? b : n)};
+}
+
+static float *at(const struct cpu_view *v, uint32_t row, uint32_t head) { return v->p + row * v->stride + head * v->head; }
+
+/* A vector of weights as f32: itself, or expanded into the worker's scratch. */
+static const float *vector(const struct krn_weight *w, float *scratch)
+{
+    if (!w) return NULL;
+    if (w->type == KRN_F32) return w->data;
+    krn_expand(w->type, w->data, (size_t)w->rows * w->cols, scratch);
+    return scratch;
+}
+
+/* Channels [c0, c1) of one head of one row. */
+static void element_op(const struct krn_ops *f, const struct cpu_op *x, uint32_t row, uint32_t head, uint32_t c0, uint32_t c1)
+{
+    const struct krn_op *op = x->op;
+    const float *a = at(&x->in[0], row, head) + c0, *b = x->n_in > 1 ? at(&x->in[1], row, head) : NULL;
+    float *out = at(&x->out, row, head) + c0;
+    size_t n = c1 - c0;
+    switch (op->code) {
+    case KRN_ADD: f->add(out, a, b + c0, n); break;
+    case KRN_MUL:
+        if (x->in[1].dim == 1 && x->out.dim > 1) f->scale(out, a, n, b[0]);
+        else f->mul(out, a, b + c0, n);
+        break;
+    case KRN_SCALE: f->scale(out, a, n, op->u.scalar.c); break;
+    case KRN_SOFTCAP: f->softcap(out, a, n, op->u.scalar.c); break;
+    case KRN_SIGMOID: f->sigmoid(out, a, n); break;
+    case KRN_SILU: f->silu(out, a, n); break;
+    case KRN_COPY: memmove(out, a, n * sizeof *a); break;
+    case KRN_GLU: {
+        struct krn_glu p = {op->u.glu.act, op->u.glu.alpha, op->u.glu.limit, op->u.glu.beta, op->u.glu.beta_u};
+        f->glu(out, a, b + c0, n, &p);
+        break;
+    }
+    default: break;
+    }
+}
+
+static void row_op(const krn_backend *b, const struct cpu_op *x, uint32_t row, const float *w)
+{
+    const struct krn_ops *f = b->ops;
+    const struct krn_op *op = x->op;
+    uint32_t dim = x->out.dim;
+    for (uint32_t h = 0; h < x->out.heads; h++) {
+        float *out = at(&x->out, row, h);
+        switch (op->code) {
+        case KRN_EMBED:
+            krn_weight_row(cpu_weight(b->list, op, 0), (uint32_t)b->step->tokens[row], out);
+            if (op->u.scalar.c != 1.0f) f->scale(out, out, dim, op->u.scalar.c);
+            break;
+        case KRN_RMSNORM: f->rmsnorm(out, at(&x->in[0], row, h), w, dim, op->u.norm.eps, op->u.norm.offset); break;
+        case KRN_L2NORM: f->l2norm(out, at(&x->in[0], row, h), dim, op->u.norm.eps); break;
+        case KRN_ROPE: {
+            const struct cpu_rope *t = &b->ropes[op->u.rope.table];
+            size_t n = b->cfg.ropes[op->u.rope.table].n_freq;
+            f->rope(out, at(&x->in[0], row, h), t->c + row * n, t->s + row * n, n, dim, op->u.rope.pairs);
+            break;
+        }
+        case KRN_PICK: memcpy(out, at(&x->in[0], b->step->picks[row], h), dim * sizeof *out); break;
+        default: element_op(f, x, row, h, 0, dim); break;
+        }
+    }
+}
+
+static void run_rows(const krn_backend *b, const struct cpu_op *x, unsigned class, unsigned worker, unsigned workers)
+{
+    uint32_t n = cpu_rows(b, &x->out);
+    if (cpu_deal_of(x, class) == CPU_BY_COLS) {
+        struct part c = part_of(x->out.dim, 32, worker, workers);
+        for (uint32_t r = 0; r < n && c.from < c.to; r++) element_op(b->ops, x, r, 0, c.from, c.to);
+        return;
+    }
+    struct part p = part_of(n, 1, worker, workers);
+    if (p.from == p.to) return;
+    const float *w = x->op->code == KRN_RMSNORM ? vector(cpu_weight(b->list, x->op, 0), b->scratch + worker * b->scratch_floats) : NULL;
+    for (uint32_t r = p.from; r < p.to; r++) row_op(b, x, r, w);
+}
+
+/* ---- linear ---------------------------------------------------------------------------------------------------------- */
+static struct krn_operand act_of(const krn_backend *b, const struct cpu_view *in)
+{
+    struct krn_operand a;
+    krn_operand_init(&a, in->p, in->stride, cpu_rows(b, in), in->dim, b->quant);
+    return a;
+}
+
+static void run_quantise(const krn_backend *b, const struct cpu_op *x, unsigned worker, unsigned workers)
+{
+    struct part p = part_of(cpu_rows(b, &x->in[0]), 1, worker, workers);
+    if (p.from == p.to) return;
+    struct krn_operand a = act_of(b, &x->in[0]);
+    b->linear->quantise(&a, p.from, p.to - p.from);
+}
+
+/* Tiles of all calls, counted through, are handed out in runs: a worker that the system interrupts holds up the rest less. */
+static void run_linear(const krn_backend *b, struct cpu_op *x, unsigned workers)
+{
+    struct krn_operand a = act_of(b, &x->in[0]);
+    uint32_t run = workers == 1 ? x->tiles : x->tiles / (workers * 6) + 1;
+    for (;;) {
+        uint32_t t = atomic_fetch_add_explicit(&x->next, run, memory_order_relaxed), end = t + run < x->tiles ? t + run : x->tiles;
+        if (t >= x->tiles) return;
+        for (uint32_t i = 0, first = 0; i < x->n_linear && first < end; i++) {
+            const struct krn_op *op = x->op + i;
+            const struct krn_weight *w = cpu_weight(b->list, op, 0);
+            const struct cpu_view *out = i ? &x->in[i] : &x->out;
+            uint32_t n = krn_linear_tiles(w), from = t > first ? t - first : 0, to = end - first < n ? end - first : n;
+            struct krn_linear l = {w, cpu_weight(b->list, op, 1), out->p, out->stride, krn_linear_int8(w->type, w->layout, b->cfg.precision)};
+            if (from < to) b->linear->run(&l, &a, from, to - from);
+            first += n;
+        }
+    }
+}
+
+/* ---- attention ------------------------------------------------------------------------------------------------------- */
+struct krn_attend cpu_attend_of(const struct krn_backend *b, const struct cpu_op *x)
+{
+    const struct cpu_geometry *g = &b->geometry[x->geometry];
+    return (struct krn_attend){
+        .ops = b->ops, .q = x->in[0].p, .out = x->out.p, .q_stride = x->in[0].stride, .out_stride = x->out.stride, .q_head = x->in[0].head,
+        .out_head = x->out.head, .heads = g->heads, .kv_heads = g->kv_heads, .dim = g->dim, .dim_v = g->dim_v, .layer = x->op->state_layer,
+        .window = g->window, .scale = x->op->u.attend.scale, .softcap = x->op->u.attend.softcap, .seqs = b->step->seqs,
+        .n_seqs = b->step->n_seqs, .pages = &b->step->groups[g->state]};
+}
+
+static void run_store(const krn_backend *b, const struct cpu_op *x, unsigned worker, unsigned workers)
+{
+    struct part p = part_of(b->step->n_tokens, 1, worker, workers);
+    struct krn_attend a = cpu_attend_of(b, x);
+    for (uint32_t r = p.from; r < p.to; r++) {
+        const struct krn_seq *s = &b->step->seqs[b->row_seq[r]];
+        krn_attend_store(&a, b->row_seq[r], s->pos0 + (r - s->first), at(&x->in[1], r, 0), x->in[1].head, at(&x->in[2], r, 0), x->in[2].head);
+    }
+}
+
+static void run_attend(const krn_backend *b, struct cpu_op *x, unsigned worker)
+{
+    const struct cpu_geometry *g = &b->geometry[x->geometry];
+    struct krn_attend a = cpu_attend_of(b, x);
+    float *scratch = b->scratch + worker * b->scratch_floats;
+    a.sinks = vector(cpu_weight(b->list, x->op, 0), scratch);
+    for (;;) {
+        uint32_t u = atomic_fetch_add_explicit(&x->next, 1, memory_order_relaxed);
+        if (u >= g->work.n_items * g->kv_heads) return;
+        krn_attend_run(&a, &g->work, u, scratch + ((g->heads + 15) & ~15u), b->slots, g->left);
+    }
+}
+
+/* ---- a list ---------------------------------------------------------------------------------------------------------- */
+static void make_angles(const krn_backend *b, unsigned worker, unsigned workers)
+{
+    struct part p = part_of(b->rope_rows, 1, worker, workers);
+    for (uint32_t i = 0; i < b->cfg.n_ropes; i++) {
+        const struct krn_rope_table *t = &b->cfg.ropes[i];
+        for (uint32_t r = p.from; r < p.to; r++) {
+            uint32_t pos[3] = {b->rope_pos[0][r], b->rope_pos[1][r], b->rope_pos[2][r]};
+            krn_rope_angles(t, pos, b->ropes[i].c + (size_t)r * t->n_freq, b->ropes[i].s + (size_t)r * t->n_freq);
+        }
+    }
+}
+
+void cpu_job(void *backend, unsigned worker, unsigned workers)
+{
+    krn_backend *b = backend;
+    unsigned class = (b->step->n_tokens < workers ? 1u : 0) | (b->step->n_picks < workers ? 2u : 0);
+    if (b->make_angles) {
+        make_angles(b, worker, workers);
+        if (workers > 1) pool_barrier(b->pool, worker);
+    }
+    for (size_t i = 0; i < b->list->n; i++) {
+        struct cpu_op *x = &b->list->ops[i];
+        if (workers > 1 && (x->barrier >> class & 1)) pool_barrier(b->pool, worker);
+        if (!cpu_rows(b, &x->out)) continue; /* nothing is picked in the middle of a prefill */
+        switch (x->kind) {
+        case CPU_ROW: run_rows(b, x, class, worker, workers); break;
+        case CPU_QUANTISE: run_quantise(b, x, worker, workers); break;
+        case CPU_LINEAR: run_linear(b, x, workers); break;
+        case CPU_STORE: run_store(b, x, worker, workers); break;
+        case CPU_ATTEND: run_attend(b, x, worker); break;
+        }
+    }
+}

@@ -1,0 +1,99 @@
+/* kernels/cpu_internal.h - what the files of the CPU backend share: the backend, a recorded list, one executable op.
+ *
+ * cpu_backend.c  open, close, submit: checks a step and starts the workers
+ * cpu_record.c   plan calls -> executable ops: pointers, functions, quantisations, attention geometry
+ * cpu_order.c    where workers must wait for each other
+ * cpu_exec.c     what a worker does for each kind of op */
+#ifndef SLUICE_KERNELS_CPU_INTERNAL_H
+#define SLUICE_KERNELS_CPU_INTERNAL_H
+#include <stdatomic.h>
+#include "base/pool.h"
+#include "kernels/backend.h"
+#include "kernels/linear.h"
+#include "kernels/ops.h"
+
+/* A register view with its arena resolved: row r, head h, channel d is p[r * stride + h * head + d]. */
+struct cpu_view {
+    float *p;
+    size_t stride, head;
+    uint32_t heads, dim;
+    uint32_t lo, hi;       /* arena columns that the register may touch: what cpu_order.c compares */
+    uint8_t rows;          /* 0 tokens, 1 picked: also the arena */
+};
+
+enum cpu_kind { CPU_ROW, CPU_QUANTISE, CPU_LINEAR, CPU_STORE, CPU_ATTEND };
+/* How the work of an op is dealt to the workers. Ops that deal the same rows alike need no barrier between them. */
+enum cpu_deal { CPU_BY_ROWS, CPU_BY_COLS, CPU_BY_TILES, CPU_BY_UNITS };
+
+#define CPU_CLASSES 4 /* bit 0: fewer tokens than workers, bit 1: fewer picked rows than workers */
+struct cpu_op {
+    const struct krn_op *op;
+    enum cpu_kind kind;
+    bool wide;                     /* elementwise and costly: split by columns when there are few rows */
+    uint8_t barrier;               /* bit c: workers meet before this op in class c */
+    uint8_t n_in;
+    struct cpu_view in[3], out;
+    uint32_t n_linear;             /* LINEAR: this many plan calls, op .. op + n_linear - 1, share one input */
+    uint32_t tiles;                /* LINEAR: of all of them */
+    uint32_t geometry;             /* STORE, ATTEND */
+    _Atomic uint32_t next;         /* LINEAR, ATTEND: next piece of work to hand out */
+};
+
+/* Attention calls that are cut alike. Work is cut at submit, once for all of them. */
+struct cpu_geometry {
+    uint32_t state, heads, kv_heads, dim, dim_v, window;
+    struct krn_attend_work work;
+    uint32_t items_max, slots_max;
+    _Atomic uint32_t *left;        /* [items_max * kv_heads] */
+};
+#define CPU_GEOMETRIES 16
+
+struct cpu_rope { float *c, *s; }; /* [rows_max[0]][n_freq] */
+
+struct krn_list {
+    struct cpu_op *ops; size_t n;
+    const struct krn_op *plan; size_t n_plan;
+    const struct krn_weight *weights;
+    bool uses_rope, uses_tokens;
+    uint32_t geometries;           /* bit g: has attention of geometry g */
+};
+
+struct krn_backend {
+    struct krn_backend_config cfg;
+    enum krn_isa isa;
+    const struct krn_ops *ops;
+    const struct krn_linear_isa *linear;
+    pool *pool;
+    float *arena[2];
+    void *quant;                   /* scratch of krn_operand for the widest input */
+    uint32_t *row_seq;             /* [rows_max[0]] sequence of each row of this step */
+    struct cpu_rope *ropes;
+    uint32_t *rope_pos[3], rope_rows; /* positions that the rope tables hold now */
+    struct cpu_geometry geometry[CPU_GEOMETRIES]; uint32_t n_geometries;
+    float *scratch; size_t scratch_floats; /* per worker */
+    float *slots; size_t slots_floats;
+    /* the step under way */
+    const struct krn_step *step;
+    krn_list *list;
+    bool make_angles;
+};
+
+static inline uint32_t cpu_rows(const struct krn_backend *b, const struct cpu_view *v) { return v->rows ? b->step->n_picks : b->step->n_tokens; }
+static inline enum cpu_deal cpu_deal_of(const struct cpu_op *x, unsigned class)
+{
+    if (x->kind == CPU_LINEAR) return CPU_BY_TILES;
+    if (x->kind == CPU_ATTEND) return CPU_BY_UNITS;
+    return x->wide && (class >> x->out.rows & 1) ? CPU_BY_COLS : CPU_BY_ROWS;
+}
+static inline const struct krn_weight *cpu_weight(const struct krn_list *l, const struct krn_op *op, unsigned i)
+{
+    return i < op->n_weights && op->weight[i] != KRN_NO_WEIGHT ? &l->weights[op->weight[i]] : NULL;
+}
+/* The attention call of a STORE or ATTEND op in the step under way. */
+struct krn_attend cpu_attend_of(const struct krn_backend *b, const struct cpu_op *x);
+
+int cpu_record(krn_backend *b, const struct krn_op *ops, size_t n, const struct krn_weight *weights, krn_list **out, struct err *e);
+void cpu_list_free(krn_list *l);
+void cpu_order(krn_list *l);
+void cpu_job(void *backend, unsigned worker, unsigned n_workers); /* a pool_fn: runs b->list on b->step */
+#endif

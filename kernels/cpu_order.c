@@ -1,0 +1,86 @@
+/* kernels/cpu_order.c - where the workers of a list must wait for each other.
+ *
+ * Ops since the last barrier are remembered with what they read and write. The next op needs a barrier when it touches what
+ * one of them wrote, or writes what one of them read, unless both deal the same rows (or columns) to the same workers: then
+ * every worker only meets its own data. Done once for each of the four classes of step (few or many rows of either kind). */
+#include "kernels/cpu_internal.h"
+
+enum { SPACE_QUANT = 2, SPACE_SLOTS = 3, SPACE_STATE = 4 }; /* 0 and 1 are the arenas */
+struct touch { uint32_t space, lo, hi; bool write; const struct cpu_view *view; };
+struct touches { struct touch t[8]; unsigned n; };
+
+static void put(struct touches *s, uint32_t space, uint32_t lo, uint32_t hi, bool write, const struct cpu_view *v)
+{
+    s->t[s->n++] = (struct touch){space, lo, hi, write, v};
+}
+static void view(struct touches *s, const struct cpu_view *v, bool write) { put(s, v->rows, v->lo, v->hi, write, v); }
+
+/* The outputs of a LINEAR's calls after the first lie in its `in` entries 1 and 2. */
+static void touches_of(const struct cpu_op *x, struct touches *s)
+{
+    uint32_t state = SPACE_STATE + x->op->state, layer = x->op->state_layer;
+    s->n = 0;
+    switch (x->kind) {
+    case CPU_ROW:
+        for (unsigned i = 0; i < x->n_in; i++) view(s, &x->in[i], false);
+        view(s, &x->out, true);
+        break;
+    case CPU_QUANTISE:
+        view(s, &x->in[0], false);
+        put(s, SPACE_QUANT, 0, 1, true, NULL);
+        break;
+    case CPU_LINEAR:
+        view(s, &x->in[0], false);
+        put(s, SPACE_QUANT, 0, 1, false, NULL);
+        view(s, &x->out, true);
+        for (unsigned i = 1; i < x->n_linear; i++) view(s, &x->in[i], true);
+        break;
+    case CPU_STORE:
+        view(s, &x->in[1], false);
+        view(s, &x->in[2], false);
+        put(s, state, layer, layer + 1, true, NULL);
+        break;
+    case CPU_ATTEND:
+        view(s, &x->in[0], false);
+        put(s, state, layer, layer + 1, false, NULL);
+        put(s, SPACE_SLOTS, 0, 1, true, NULL);
+        view(s, &x->out, true);
+        break;
+    }
+}
+
+static bool overlap(const struct touch *a, const struct touch *b) { return a->space == b->space && a->lo < b->hi && b->lo < a->hi; }
+
+/* Does each worker touch, through a and b, only what it touched itself. */
+static bool own(const struct cpu_op *x, const struct cpu_op *y, const struct touch *a, const struct touch *b, unsigned class)
+{
+    enum cpu_deal d = cpu_deal_of(x, class);
+    if (d != cpu_deal_of(y, class) || x->out.rows != y->out.rows) return false;
+    if (d == CPU_BY_ROWS) return !a->view || !b->view || a->view->rows == x->out.rows;
+    return d == CPU_BY_COLS && a->view && b->view && a->view->p == b->view->p && a->view->dim == b->view->dim;
+}
+
+static bool must_wait(const struct cpu_op *x, const struct cpu_op *y, unsigned class)
+{
+    struct touches a, b;
+    touches_of(x, &a);
+    touches_of(y, &b);
+    for (unsigned i = 0; i < a.n; i++)
+        for (unsigned j = 0; j < b.n; j++)
+            if ((a.t[i].write || b.t[j].write) && overlap(&a.t[i], &b.t[j]) && !own(x, y, &a.t[i], &b.t[j], class)) return true;
+    return false;
+}
+
+void cpu_order(krn_list *l)
+{
+    for (unsigned class = 0; class < CPU_CLASSES; class++) {
+        size_t since = 0;
+        for (size_t i = 0; i < l->n; i++)
+            for (size_t j = since; j < i; j++)
+                if (must_wait(&l->ops[j], &l->ops[i], class)) {
+                    l->ops[i].barrier |= (uint8_t)(1u << class);
+                    since = i;
+                    break;
+                }
+    }
+}

@@ -1,0 +1,296 @@
+/* kernels/cpu_record.c - turns plan calls into executable ops: every view checked against its arena and resolved, linears of
+ * one input joined behind one quantisation, attention split into store and attend, scratch sized. */
+#include <stdlib.h>
+#include "kernels/cpu_internal.h"
+
+struct rec {
+    krn_backend *b;
+    krn_list *l;
+    const struct krn_op *op;
+    struct cpu_op *x;
+    struct err *e;
+};
+
+static int bad(struct rec *r, const char *what)
+{
+    return err_set(r->e, ERR_INVALID, "call %zu, %s, layer %d: %s", (size_t)(r->op - r->l->plan), krn_op_name(r->op->code),
+                   r->op->layer == KRN_NO_LAYER ? -1 : r->op->layer, what);
+}
+
+static int resolve(struct rec *r, const struct krn_view *v, struct cpu_view *out)
+{
+    const struct krn_backend_config *c = &r->b->cfg;
+    if (v->rows != KRN_ROWS_TOKENS && v->rows != KRN_ROWS_PICKED) return bad(r, "a register is neither of tokens nor of picked rows");
+    unsigned a = v->rows == KRN_ROWS_PICKED;
+    if (v->list) return bad(r, "a list register where one register is expected");
+    if (!v->heads || !v->dim || (v->heads > 1 && v->head_stride < v->dim)) return bad(r, "a view without width, or with overlapping heads");
+    uint64_t last = (uint64_t)v->shift + (uint64_t)(v->heads - 1) * v->head_stride + v->dim;
+    if (last > v->stride || (uint64_t)v->base + v->stride > c->arena_cols[a]) return bad(r, "a view reaches beyond its register or arena");
+    *out = (struct cpu_view){
+        .p = r->b->arena[a] + (size_t)v->base * c->rows_max[a] + v->shift, .stride = v->stride, .head = v->heads > 1 ? v->head_stride : v->dim,
+        .heads = v->heads, .dim = v->dim, .lo = v->base, .hi = v->base + v->stride, .rows = (uint8_t)a};
+    return ERR_OK;
+}
+
+static bool flat(const struct cpu_view *v) { return v->heads == 1 || v->head == v->dim; }
+static uint64_t width(const struct cpu_view *v) { return (uint64_t)v->heads * v->dim; }
+static void flatten(struct cpu_view *v)
+{
+    v->dim *= v->heads;
+    v->head = v->dim;
+    v->heads = 1;
+}
+
+/* Elementwise: one run of numbers where every view allows it, else head by head. in[1] of a MUL may be one number a head. */
+static int elementwise(struct rec *r, unsigned n_in)
+{
+    struct cpu_op *x = r->x;
+    bool all_flat = flat(&x->out), scalars = n_in == 2 && r->op->code == KRN_MUL && x->in[1].dim == 1 && x->out.dim > 1;
+    for (unsigned i = 0; i < n_in; i++) all_flat = all_flat && flat(&x->in[i]) && width(&x->in[i]) == width(&x->out);
+    if (all_flat) {
+        flatten(&x->out);
+        for (unsigned i = 0; i < n_in; i++) flatten(&x->in[i]);
+        return ERR_OK;
+    }
+    for (unsigned i = 0; i < n_in; i++)
+        if (x->in[i].heads != x->out.heads || (x->in[i].dim != x->out.dim && !(scalars && i == 1))) return bad(r, "inputs and output differ in shape");
+    return ERR_OK;
+}
+
+static int norm(struct rec *r)
+{
+    const struct cpu_op *x = r->x;
+    const struct krn_weight *w = cpu_weight(r->l, r->op, 0);
+    if (x->in[0].heads != x->out.heads || x->in[0].dim != x->out.dim) return bad(r, "input and output differ in shape");
+    if (w && (r->op->code != KRN_RMSNORM || w->rows != 1 || w->cols != x->out.dim)) return bad(r, "the weight does not have one number a channel");
+    return ERR_OK;
+}
+
+static int rope(struct rec *r)
+{
+    const struct cpu_op *x = r->x;
+    if (x->in[0].rows || x->out.rows) return bad(r, "rope works on rows of tokens");
+    if (r->op->u.rope.table >= r->b->cfg.n_ropes) return bad(r, "no such rope table");
+    if (x->in[0].heads != x->out.heads || x->in[0].dim != x->out.dim) return bad(r, "input and output differ in shape");
+    if (2ull * r->b->cfg.ropes[r->op->u.rope.table].n_freq > x->out.dim) return bad(r, "more rotated channels than the head has");
+    r->l->uses_rope = true;
+    return ERR_OK;
+}
+
+static int embed(struct rec *r)
+{
+    const struct krn_weight *w = cpu_weight(r->l, r->op, 0);
+    if (!w || r->x->out.rows || !flat(&r->x->out) || w->cols != width(&r->x->out)) return bad(r, "expected a matrix as wide as the output");
+    flatten(&r->x->out);
+    r->l->uses_tokens = true;
+    return ERR_OK;
+}
+
+static int row_op(struct rec *r)
+{
+    struct cpu_op *x = r->x;
+    unsigned n_in = r->op->code == KRN_EMBED ? 0 : r->op->code == KRN_ADD || r->op->code == KRN_MUL || r->op->code == KRN_GLU ? 2 : 1;
+    int rc = resolve(r, &r->op->out, &x->out);
+    x->kind = CPU_ROW;
+    x->n_in = (uint8_t)n_in;
+    if (!rc && n_in > r->op->n_in) rc = bad(r, "too few inputs");
+    for (unsigned i = 0; i < n_in && !rc; i++) {
+        rc = resolve(r, &r->op->in[i], &x->in[i]);
+        if (!rc && x->in[i].rows != (r->op->code == KRN_PICK ? 0 : x->out.rows)) rc = bad(r, "rows of tokens and picked rows do not mix");
+    }
+    if (rc) return rc;
+    switch (r->op->code) {
+    case KRN_EMBED: return embed(r);
+    case KRN_RMSNORM: case KRN_L2NORM: return norm(r);
+    case KRN_ROPE: return rope(r);
+    case KRN_PICK: if (!x->out.rows) return bad(r, "the output is not a register of picked rows"); break;
+    default: break;
+    }
+    rc = elementwise(r, n_in);
+    /* Below about a thousand exponentials, or ten thousand sums, a barrier costs more than the second worker saves. */
+    bool costly = r->op->code == KRN_GLU || r->op->code == KRN_SIGMOID || r->op->code == KRN_SILU || r->op->code == KRN_SOFTCAP;
+    x->wide = !rc && r->op->code != KRN_PICK && x->out.heads == 1 && x->out.dim >= (costly ? 1024u : 16384u);
+    return rc;
+}
+
+/* ---- linear ---------------------------------------------------------------------------------------------------------- */
+static bool same_view(const struct krn_view *a, const struct krn_view *b)
+{
+    return a->base == b->base && a->shift == b->shift && a->stride == b->stride && a->heads == b->heads && a->dim == b->dim &&
+           a->head_stride == b->head_stride && a->rows == b->rows;
+}
+
+static int linear_one(struct rec *r, struct cpu_view *in, struct cpu_view *out, bool *int8)
+{
+    const struct krn_weight *w = cpu_weight(r->l, r->op, 0), *bias = cpu_weight(r->l, r->op, 1);
+    int rc = resolve(r, &r->op->in[0], in);
+    if (!rc) rc = resolve(r, &r->op->out, out);
+    if (rc) return rc;
+    if (!w || r->op->n_in < 1) return bad(r, "no weight or no input");
+    if (!flat(in) || !flat(out) || in->rows != out->rows) return bad(r, "input and output must be plain rows of one kind");
+    if (w->cols != width(in) || w->rows != width(out)) return bad(r, "the weight's shape is not output times input");
+    if (bias && (uint64_t)bias->rows * bias->cols != w->rows) return bad(r, "the bias does not have one number an output");
+    if (in->lo < out->hi && out->lo < in->hi) return bad(r, "output and input overlap");
+    if (krn_linear_support(w->type, w->layout) == KRN_LINEAR_NONE)
+        return err_set(r->e, ERR_UNSUPPORTED, "linear on %s weights (call %zu)", krn_types[w->type].name, (size_t)(r->op - r->l->plan));
+    if (w->cols > r->b->cfg.linear_cols_max) return bad(r, "an input wider than the plan's linear_cols_max");
+    flatten(in);
+    flatten(out);
+    *int8 = krn_linear_int8(w->type, w->layout, r->b->cfg.precision);
+    return ERR_OK;
+}
+
+/* Joins the calls that follow and read the same register; *taken says how many plan calls were used. */
+static int linear(struct rec *r, size_t left, size_t *taken)
+{
+    struct cpu_op *q = r->x, *x = q + 1;
+    const struct krn_op *first = r->op;
+    bool any = false;
+    int rc = ERR_OK;
+    *x = (struct cpu_op){.kind = CPU_LINEAR, .op = first, .n_in = 1};
+    for (uint32_t n = 0; n < 3 && n < left && first[n].code == KRN_LINEAR && !rc; n++) {
+        struct cpu_view in, out;
+        bool int8 = false;
+        r->op = first + n;
+        if (n && !same_view(&first->in[0], &r->op->in[0])) break;
+        if ((rc = linear_one(r, &in, &out, &int8))) break;
+        bool clash = n && out.rows == x->out.rows && out.lo < x->out.hi && x->out.lo < out.hi;
+        for (unsigned i = 1; i < n; i++) clash = clash || (out.lo < x->in[i].hi && x->in[i].lo < out.hi);
+        if (clash) break;
+        any = any || int8;
+        x->in[0] = in;
+        if (n) x->in[n] = out;
+        else x->out = out;
+        x->n_linear = n + 1;
+        x->tiles += krn_linear_tiles(cpu_weight(r->l, r->op, 0));
+    }
+    if (rc) return rc;
+    *taken = x->n_linear;
+    if (any) {
+        *q = (struct cpu_op){.kind = CPU_QUANTISE, .op = first, .n_in = 1, .in = {x->in[0]}, .out = {.rows = x->in[0].rows}};
+        r->l->n += 2;
+    } else {
+        *q = *x;
+        r->l->n++;
+    }
+    return ERR_OK;
+}
+
+/* ---- attention ------------------------------------------------------------------------------------------------------- */
+static int geometry_of(struct rec *r, const struct cpu_op *x, uint32_t *index)
+{
+    krn_backend *b = r->b;
+    struct cpu_geometry g = {.state = r->op->state, .heads = x->in[0].heads, .kv_heads = x->in[1].heads, .dim = x->in[0].dim,
+                             .dim_v = x->in[2].dim, .window = r->op->u.attend.window};
+    for (uint32_t i = 0; i < b->n_geometries; i++) {
+        const struct cpu_geometry *o = &b->geometry[i];
+        if (o->state == g.state && o->heads == g.heads && o->kv_heads == g.kv_heads && o->dim == g.dim && o->dim_v == g.dim_v && o->window == g.window) {
+            *index = i;
+            return ERR_OK;
+        }
+    }
+    if (b->n_geometries == CPU_GEOMETRIES) return bad(r, "more than 16 kinds of attention in one model");
+    struct krn_attend a = {.heads = g.heads, .kv_heads = g.kv_heads, .dim = g.dim, .dim_v = g.dim_v};
+    g.items_max = krn_attend_items_max(b->cfg.rows_max[0], b->cfg.threads);
+    g.slots_max = krn_attend_slots_max(&a, b->cfg.threads);
+    size_t slot_floats = g.slots_max * krn_attend_slot_floats(g.heads / g.kv_heads, g.dim_v);
+    g.work.items = calloc(g.items_max, sizeof *g.work.items);
+    g.left = calloc((size_t)g.items_max * g.kv_heads, sizeof *g.left);
+    if (g.work.items && g.left && slot_floats > b->slots_floats) {
+        free(b->slots);
+        b->slots_floats = 0;
+        if ((b->slots = malloc(slot_floats * sizeof *b->slots))) b->slots_floats = slot_floats;
+    }
+    if (!g.work.items || !g.left || slot_floats > b->slots_floats) {
+        free(g.work.items);
+        free((void *)g.left);
+        return err_set(r->e, ERR_NOMEM, "attention scratch of %zu bytes", slot_floats * sizeof *b->slots);
+    }
+    *index = b->n_geometries++;
+    b->geometry[*index] = g;
+    return ERR_OK;
+}
+
+static int attend(struct rec *r)
+{
+    struct cpu_op *x = r->x;
+    const struct krn_weight *sinks = cpu_weight(r->l, r->op, 0);
+    int rc = r->op->n_in < 3 ? bad(r, "expected q, k and v") : resolve(r, &r->op->out, &x->out);
+    for (unsigned i = 0; i < 3 && !rc; i++) rc = resolve(r, &r->op->in[i], &x->in[i]);
+    if (rc) return rc;
+    const struct cpu_view *q = &x->in[0], *k = &x->in[1], *v = &x->in[2], *o = &x->out;
+    if (q->rows || k->rows || v->rows || o->rows) return bad(r, "attention works on rows of tokens");
+    if (q->heads % k->heads || k->heads != v->heads || o->heads != q->heads || k->dim != q->dim || o->dim != v->dim) return bad(r, "q, k, v and output disagree in heads or dims");
+    if (r->op->state == KRN_NO_STATE) return bad(r, "no KV group");
+    if (sinks && (uint64_t)sinks->rows * sinks->cols != q->heads) return bad(r, "expected one sink a head");
+    if ((rc = geometry_of(r, x, &x->geometry))) return rc;
+    x->n_in = 3;
+    x->kind = CPU_STORE;
+    x[1] = *x;
+    x[1].kind = CPU_ATTEND;
+    r->l->geometries |= 1u << x->geometry;
+    r->l->n += 2;
+    return ERR_OK;
+}
+
+/* Floats of scratch that a worker needs for this op. */
+static size_t scratch_of(const krn_backend *b, const struct cpu_op *x)
+{
+    const struct cpu_geometry *g = &b->geometry[x->geometry];
+    if (x->kind == CPU_ATTEND) return krn_attend_scratch(g->heads / g->kv_heads, g->dim, g->dim_v) + g->heads + 16;
+    return x->kind == CPU_ROW ? x->out.dim : 0;
+}
+static int grow_scratch(krn_backend *b, const krn_list *l, struct err *e)
+{
+    size_t need = 0;
+    for (size_t i = 0; i < l->n; i++) need = scratch_of(b, &l->ops[i]) > need ? scratch_of(b, &l->ops[i]) : need;
+    need = (need + 63) & ~(size_t)63;
+    if (need <= b->scratch_floats) return ERR_OK;
+    float *p = aligned_alloc(64, need * b->cfg.threads * sizeof *p);
+    if (!p) return err_set(e, ERR_NOMEM, "worker scratch of %zu bytes", need * b->cfg.threads * sizeof *p);
+    free(b->scratch);
+    b->scratch = p;
+    b->scratch_floats = need;
+    return ERR_OK;
+}
+
+int cpu_record(krn_backend *b, const struct krn_op *ops, size_t n, const struct krn_weight *weights, krn_list **out, struct err *e)
+{
+    int rc = ERR_OK;
+    krn_list *l = calloc(1, sizeof *l);
+    *out = NULL;
+    if (!l || !(l->ops = calloc(2 * n + 1, sizeof *l->ops))) {
+        rc = err_set(e, ERR_NOMEM, "a list of %zu calls", n);
+        goto done;
+    }
+    l->plan = ops;
+    l->n_plan = n;
+    l->weights = weights;
+    for (size_t i = 0, taken = 1; i < n && !rc; i += taken) {
+        struct rec r = {b, l, &ops[i], &l->ops[l->n], e};
+        const struct krn_weight *w = cpu_weight(l, &ops[i], 0);
+        taken = 1;
+        r.x->op = &ops[i];
+        if (krn_cpu.supports(ops[i].code, w ? w->type : KRN_F32) == KRN_MISSING)
+            rc = err_set(e, ERR_UNSUPPORTED, "%s%s%s has no code on the CPU (call %zu)", krn_op_name(ops[i].code), w ? " on " : "", w ? krn_types[w->type].name : "", i);
+        else if (ops[i].code == KRN_LINEAR) rc = linear(&r, n - i, &taken);
+        else if (ops[i].code == KRN_ATTEND) rc = attend(&r);
+        else if (!(rc = row_op(&r))) l->n++;
+    }
+    if (!rc) rc = grow_scratch(b, l, e);
+    if (!rc) {
+        cpu_order(l);
+        *out = l;
+        l = NULL;
+    }
+done:
+    cpu_list_free(l);
+    return rc;
+}
+
+void cpu_list_free(krn_list *l)
+{
+    if (!l) return;
+    free(l->ops);
+    free(l);
+}
