@@ -1,7 +1,7 @@
 /* engine/plan.h - a model sheet compiled against one model's files: a flat list of kernel calls with every shape resolved.
  *
  * The only description of a model that executor, loader, planner, check and verify read.
- * Owns:      everything it points to (one arena). Borrows the catalog's names while open.
+ * Owns:      everything it points to (one arena, and the tables of ops, tensors and weights). Borrows the catalog's names while open.
  * Invariant: every weight of an op is bound; every register is written before it is read; arena offsets of registers that
  *            live at the same time do not overlap; nothing here depends on a device or an instruction set.
  * Source:    docs/sheets.md. */
@@ -33,6 +33,8 @@ struct eng_tensor {
     const struct off_span *spans; uint32_t n_spans;
     uint32_t scales;              /* tensor that holds this one's block scales, KRN_NO_WEIGHT: none */
     const char *form;             /* "plain", "fp8-block", "mxfp4", "int4-packed": how the files store it */
+    bool transposed;              /* the last two logical axes lie the other way round in the file; rows are the file's */
+    const char *map;              /* formula of v to apply to each value of a vector ("log(-v)"), NULL: none */
 };
 
 struct eng_kv_group {             /* layers of equal kind, window and geometry: one page pool, one page table a sequence */
