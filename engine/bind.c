@@ -211,7 +211,7 @@ static int spec_of(struct eng_binder *b, const struct json *j, struct spec *s, b
     return ERR_OK;
 }
 
-struct choice { struct spec s; struct eng_form f; char name[ENG_NAME_MAX]; size_t len, expert_at; bool found; char tried[300]; };
+struct choice { struct spec s; struct eng_form f; char name[ENG_NAME_MAX]; size_t len, expert_at; bool found; char tried[640]; };
 
 /* name with {E} replaced by e; expert_at is where {E} stood in c->name, or SIZE_MAX. */
 static size_t expert_name(const struct choice *c, uint64_t e, char out[ENG_NAME_MAX])
@@ -249,8 +249,8 @@ static int try_spec(struct eng_binder *b, const struct json *j, struct choice *c
     c->expert_at = brace ? (size_t)(brace - c->name) : SIZE_MAX;
     size_t n = expert_name(c, 0, name), used = strlen(c->tried);
     c->found = n && eng_form_find(b->cat, name, n, 0, &c->f);
-    if (!c->found && used + 8 < sizeof c->tried)
-        snprintf(c->tried + used, sizeof c->tried - used, "%s'%s'", used ? ", " : "", c->name);
+    if (!c->found && used + 210 < sizeof c->tried)
+        snprintf(c->tried + used, sizeof c->tried - used, "%s'%.200s'", used ? ", " : "", c->name);
     return ERR_OK;
 }
 

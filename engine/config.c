@@ -6,7 +6,7 @@
 #define LIST_MAX 4096 /* longest GGUF array that a sheet may read as a list */
 #define PATH_MAX_BYTES 256
 
-int eng_config_open(struct eng_config *c, const off_catalog *cat, const struct json *roots, struct arena *a, struct err *e)
+int eng_cfg_open(struct eng_cfg *c, const off_catalog *cat, const struct json *roots, struct arena *a, struct err *e)
 {
     const struct json *top = off_catalog_config(cat);
 
@@ -29,7 +29,7 @@ int eng_config_open(struct eng_config *c, const off_catalog *cat, const struct j
     return ERR_OK;
 }
 
-static const char *gguf_key(const struct eng_config *c, const char *key, char *buf, size_t n)
+static const char *gguf_key(const struct eng_cfg *c, const char *key, char *buf, size_t n)
 {
     if (key[0] == '/')
         return key + 1;
@@ -37,7 +37,7 @@ static const char *gguf_key(const struct eng_config *c, const char *key, char *b
     return buf;
 }
 
-static const struct json *find(const struct eng_config *c, const char *key)
+static const struct json *find(const struct eng_cfg *c, const char *key)
 {
     char buf[PATH_MAX_BYTES];
 
@@ -51,7 +51,7 @@ static const struct json *find(const struct eng_config *c, const char *key)
     return NULL;
 }
 
-static int from_array(const struct eng_config *c, const struct off_array *a, const char *key, struct eng_value *out, struct err *e)
+static int from_array(const struct eng_cfg *c, const struct off_array *a, const char *key, struct eng_value *out, struct err *e)
 {
     struct eng_value *items;
 
@@ -77,7 +77,7 @@ static int from_array(const struct eng_config *c, const struct off_array *a, con
     return ERR_OK;
 }
 
-static int get_gguf(const struct eng_config *c, const char *key, struct eng_value *out, bool *found, struct err *e)
+static int get_gguf(const struct eng_cfg *c, const char *key, struct eng_value *out, bool *found, struct err *e)
 {
     char buf[PATH_MAX_BYTES], bare[PATH_MAX_BYTES];
     struct off_array a;
@@ -107,7 +107,7 @@ static int get_gguf(const struct eng_config *c, const char *key, struct eng_valu
     return from_array(c, &a, name, out, e);
 }
 
-int eng_config_get(const struct eng_config *c, const char *key, struct eng_value *out, bool *found, struct err *e)
+int eng_cfg_get(const struct eng_cfg *c, const char *key, struct eng_value *out, bool *found, struct err *e)
 {
     *out = (struct eng_value){.type = ENG_V_NULL};
     *found = false;
@@ -123,7 +123,7 @@ int eng_config_get(const struct eng_config *c, const char *key, struct eng_value
     return ERR_OK;
 }
 
-bool eng_config_present(const struct eng_config *c, const char *key)
+bool eng_cfg_present(const struct eng_cfg *c, const char *key)
 {
     struct off_array a;
     char buf[PATH_MAX_BYTES];
@@ -132,7 +132,7 @@ bool eng_config_present(const struct eng_config *c, const char *key)
 }
 
 /* ---- what was read ---------------------------------------------------------------------------------------- */
-static bool was_read(const struct eng_config *c, const struct json *node)
+static bool was_read(const struct eng_cfg *c, const struct json *node)
 {
     for (unsigned i = 0; i < c->n_read; i++)
         if (c->read[i] == node)
@@ -140,35 +140,35 @@ static bool was_read(const struct eng_config *c, const struct json *node)
     return false;
 }
 
-void eng_config_read_node(struct eng_config *c, const struct json *node)
+void eng_cfg_read_node(struct eng_cfg *c, const struct json *node)
 {
     if (node && !was_read(c, node) && c->n_read < ENG_KEYS_MAX)
         c->read[c->n_read++] = node;
 }
 
-void eng_config_read_all(struct eng_config *c, const struct json *node)
+void eng_cfg_read_all(struct eng_cfg *c, const struct json *node)
 {
-    eng_config_read_node(c, node);
+    eng_cfg_read_node(c, node);
     for (size_t i = 0; json_is(node, JSON_OBJECT) && i < node->n; i++)
-        eng_config_read_all(c, node->members[i].value);
+        eng_cfg_read_all(c, node->members[i].value);
     for (size_t i = 0; json_is(node, JSON_ARRAY) && i < node->n; i++)
         if (node->items[i]->type == JSON_OBJECT)
-            eng_config_read_all(c, node->items[i]);
+            eng_cfg_read_all(c, node->items[i]);
 }
 
 /* The objects on the way to a dotted key are opened, not read: their other keys still count. */
-void eng_config_read(struct eng_config *c, const char *key)
+void eng_cfg_read(struct eng_cfg *c, const char *key)
 {
     char buf[PATH_MAX_BYTES];
     size_t n = strlen(key);
 
     if (c->gguf) {
         snprintf(buf, sizeof buf, "%.*s", (int)(n > 4 && !strcmp(key + n - 4, "#len") ? n - 4 : n), key);
-        eng_config_read_node(c, find(c, buf));
+        eng_cfg_read_node(c, find(c, buf));
         return;
     }
     for (unsigned i = 0; i < c->n_roots; i++)
-        eng_config_read_node(c, json_path(c->root[i], key));
+        eng_cfg_read_node(c, json_path(c->root[i], key));
 }
 
 bool eng_glob(const char *p, const char *s)
@@ -191,9 +191,9 @@ bool eng_glob(const char *p, const char *s)
 }
 
 struct walk {
-    const struct eng_config *c;
+    const struct eng_cfg *c;
     const struct json *inert;
-    eng_config_unread_fn f;
+    eng_cfg_unread_fn f;
     void *ctx;
 };
 
@@ -263,7 +263,7 @@ static void unread_gguf(const struct walk *w)
     }
 }
 
-void eng_config_unread(const struct eng_config *c, const struct json *inert, eng_config_unread_fn f, void *ctx)
+void eng_cfg_unread(const struct eng_cfg *c, const struct json *inert, eng_cfg_unread_fn f, void *ctx)
 {
     struct walk w = {c, inert, f, ctx};
 

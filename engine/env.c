@@ -30,10 +30,10 @@ static void touch_text(struct eng_env *v, const char *text)
 static void touch_keys(struct eng_env *v, const struct json *keys)
 {
     if (json_is(keys, JSON_STRING))
-        eng_config_read(&v->cfg, keys->s);
+        eng_cfg_read(&v->cfg, keys->s);
     for (size_t i = 0; json_is(keys, JSON_ARRAY) && i < keys->n; i++)
         if (json_str(keys->items[i]))
-            eng_config_read(&v->cfg, keys->items[i]->s);
+            eng_cfg_read(&v->cfg, keys->items[i]->s);
 }
 
 static void touch_param(struct eng_env *v, struct eng_param *p)
@@ -72,7 +72,7 @@ static void touch_expr(struct eng_env *v, const struct eng_expr *x)
         if ((p = find(v->per_layer, v->n_per_layer, x->name)) || (p = find(v->param, v->n_params, x->name)))
             touch_param(v, p);
     } else if (x->op == ENG_X_CALL && (!strcmp(x->name, "cfg") || !strcmp(x->name, "present")) && x->kid[0] && x->kid[0]->lit.type == ENG_V_STR) {
-        eng_config_read(&v->cfg, x->kid[0]->lit.u.s);
+        eng_cfg_read(&v->cfg, x->kid[0]->lit.u.s);
     }
     if (x->op == ENG_X_CALL || x->op == ENG_X_LIST) {
         for (const struct eng_expr *k = x->kid[0]; k; k = k->next)
@@ -136,9 +136,9 @@ static int first_key(struct eng_env *v, const struct json *keys, struct eng_valu
 {
     *found = false;
     if (json_is(keys, JSON_STRING))
-        return eng_config_get(&v->cfg, keys->s, out, found, e);
+        return eng_cfg_get(&v->cfg, keys->s, out, found, e);
     for (size_t i = 0; json_is(keys, JSON_ARRAY) && i < keys->n && !*found; i++) {
-        int rc = json_str(keys->items[i]) ? eng_config_get(&v->cfg, keys->items[i]->s, out, found, e) : err_set(e, ERR_FORMAT, "a config key must be text");
+        int rc = json_str(keys->items[i]) ? eng_cfg_get(&v->cfg, keys->items[i]->s, out, found, e) : err_set(e, ERR_FORMAT, "a config key must be text");
         if (rc)
             return rc;
     }
@@ -301,9 +301,9 @@ static int call_of(void *ctx, const char *fn, const struct eng_value *args, unsi
     if (!n || args[0].type != ENG_V_STR || (n > 1 && strcmp(fn, "dim")))
         return err_set(e, ERR_INVALID, "%s takes one quoted name", fn);
     if (!strcmp(fn, "cfg"))
-        return eng_config_get(&v->cfg, args[0].u.s, out, &found, e);
+        return eng_cfg_get(&v->cfg, args[0].u.s, out, &found, e);
     if (!strcmp(fn, "present")) {
-        *out = eng_v_bool(eng_config_present(&v->cfg, args[0].u.s));
+        *out = eng_v_bool(eng_cfg_present(&v->cfg, args[0].u.s));
         return ERR_OK;
     }
     return tensor_call(v, fn, args, n, out, e);
@@ -354,7 +354,7 @@ int eng_env_open(struct eng_env *v, const char *name, const struct json *sheet, 
     v->mem = a;
     v->layer = -1;
     v->scope = (struct eng_scope){v, name_of, call_of, a, STEPS_MAX, 0};
-    if ((rc = eng_config_open(&v->cfg, cat, json_get(sheet, "config_root"), a, e)) ||
+    if ((rc = eng_cfg_open(&v->cfg, cat, json_get(sheet, "config_root"), a, e)) ||
         (rc = fill(v->param, &v->n_params, ENG_PARAMS_MAX, json_get(sheet, "params"), "params", e)) ||
         (rc = fill(v->per_layer, &v->n_per_layer, ENG_PER_LAYER_MAX, json_get(sheet, "per_layer"), "per_layer", e)))
         return rc;

@@ -22,7 +22,7 @@ struct eng_param {
 struct eng_env {
     const char *sheet_name;
     const struct json *sheet;        /* merged */
-    struct eng_config cfg;
+    struct eng_cfg cfg;
     struct arena *mem;
     const char *prefix;              /* {P} */
     const char *block_prefix;        /* pattern of {B} */

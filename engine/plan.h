@@ -61,6 +61,7 @@ struct eng_plan {
     struct eng_segment *segments; uint32_t n_segments;
     struct eng_tensor *tensors; struct krn_weight *weights; uint32_t n_weights; /* weights[].data set by leases */
     struct off_record *records; uint32_t n_records;
+    const uint32_t *record_of;    /* [n_weights] the record that holds a weight (experts: theirs), UINT32_MAX: none */
     struct eng_kv_group *kv; uint32_t n_kv;
     struct eng_recurrent *recurrent; uint32_t n_recurrent;
     struct krn_rope_table *ropes; uint32_t n_ropes;
@@ -78,6 +79,10 @@ struct eng_plan_options { bool bind_only; /* check: also compile calls without k
  * tensor or a config key that bears on rope, windows, norms or experts and that the sheet never read. */
 struct eng_report;
 int eng_plan_compile(struct eng_plan **out, const off_catalog *c, const struct eng_plan_options *o, struct eng_report *rep, struct err *e);
+/* The same with a sheet of the caller's choice, never by match: tests, and what `check` suggests. */
+struct eng_sheets;
+int eng_plan_compile_sheet(struct eng_plan **out, const struct eng_sheets *sheets, const char *name, const off_catalog *c, const struct eng_plan_options *o,
+                           struct eng_report *rep, struct err *e);
 void eng_plan_close(struct eng_plan *p);
 
 /* KV bytes of one token over all groups (sliding groups included), and state bytes of one sequence. */
