@@ -31,7 +31,10 @@ int eng_tok_load(eng_tok **out, const void *p, size_t n, struct err *e);
 uint32_t eng_tok_count(const eng_tok *t);
 const char *eng_tok_piece(const eng_tok *t, int32_t id, size_t *n); /* as stored ("Ġthe"); NULL: no such id */
 int32_t eng_tok_find(const eng_tok *t, const char *piece, size_t n); /* -1: none */
+/* A control token is one marked special, or an added token that stands literally in the chat template (whitespace ones do not
+ * count): eng_tok_mark_template says which, before the tokenizer is shared or saved. */
 bool eng_tok_is_control(const eng_tok *t, int32_t id);
+void eng_tok_mark_template(eng_tok *t, const char *tmpl, size_t n);
 int32_t eng_tok_bos(const eng_tok *t);                            /* -1: none */
 const int32_t *eng_tok_eos(const eng_tok *t, size_t *n);          /* end-of-turn and end-of-text ids: generation stops at any */
 void eng_tok_set_eos(eng_tok *t, const int32_t *ids, size_t n);   /* generation_config.json adds its own (at most 16) */
