@@ -1,7 +1,7 @@
 /* engine/plan.h - a model sheet compiled against one model's files: a flat list of kernel calls with every shape resolved.
  *
  * The only description of a model that executor, loader, planner, check and verify read.
- * Owns:      everything it points to (one arena). Borrows the catalog's names while open.
+ * Owns:      everything it points to (one arena, and the tables of ops, tensors and weights). Borrows the catalog's names while open.
  * Invariant: every weight of an op is bound; every register is written before it is read; arena offsets of registers that
  *            live at the same time do not overlap; nothing here depends on a device or an instruction set.
  * Source:    docs/sheets.md. */
@@ -33,6 +33,8 @@ struct eng_tensor {
     const struct off_span *spans; uint32_t n_spans;
     uint32_t scales;              /* tensor that holds this one's block scales, KRN_NO_WEIGHT: none */
     const char *form;             /* "plain", "fp8-block", "mxfp4", "int4-packed": how the files store it */
+    bool transposed;              /* the last two logical axes lie the other way round in the file; rows are the file's */
+    const char *map;              /* formula of v to apply to each value of a vector ("log(-v)"), NULL: none */
 };
 
 struct eng_kv_group {             /* layers of equal kind, window and geometry: one page pool, one page table a sequence */
@@ -59,6 +61,7 @@ struct eng_plan {
     struct eng_segment *segments; uint32_t n_segments;
     struct eng_tensor *tensors; struct krn_weight *weights; uint32_t n_weights; /* weights[].data set by leases */
     struct off_record *records; uint32_t n_records;
+    const uint32_t *record_of;    /* [n_weights] the record that holds a weight (experts: theirs), UINT32_MAX: none */
     struct eng_kv_group *kv; uint32_t n_kv;
     struct eng_recurrent *recurrent; uint32_t n_recurrent;
     struct krn_rope_table *ropes; uint32_t n_ropes;
@@ -76,6 +79,10 @@ struct eng_plan_options { bool bind_only; /* check: also compile calls without k
  * tensor or a config key that bears on rope, windows, norms or experts and that the sheet never read. */
 struct eng_report;
 int eng_plan_compile(struct eng_plan **out, const off_catalog *c, const struct eng_plan_options *o, struct eng_report *rep, struct err *e);
+/* The same with a sheet of the caller's choice, never by match: tests, and what `check` suggests. */
+struct eng_sheets;
+int eng_plan_compile_sheet(struct eng_plan **out, const struct eng_sheets *sheets, const char *name, const off_catalog *c, const struct eng_plan_options *o,
+                           struct eng_report *rep, struct err *e);
 void eng_plan_close(struct eng_plan *p);
 
 /* KV bytes of one token over all groups (sliding groups included), and state bytes of one sequence. */

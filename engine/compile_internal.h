@@ -1,0 +1,49 @@
+/* engine/compile_internal.h - the state of one compile, shared by compile.c (the walk), emit.c (operators) and segments.c (records). */
+#ifndef SLUICE_ENGINE_COMPILE_INTERNAL_H
+#define SLUICE_ENGINE_COMPILE_INTERNAL_H
+#include "engine/bind.h"
+#include "engine/layout.h"
+#include "engine/line.h"
+
+#define ENG_REGS_MAX 64
+#define ENG_VALS_MAX 8
+
+enum eng_val_kind { ENG_VAL_REG, ENG_VAL_LIST, ENG_VAL_ROUTING, ENG_VAL_TOKENS };
+struct eng_val { enum eng_val_kind kind; struct krn_view view; }; /* view as engine/layout.h has it */
+struct eng_reg { const char *name; struct eng_val val; };
+
+struct eng_compiler {
+    const off_catalog *cat;
+    struct eng_plan *p;
+    struct eng_report *rep;
+    bool bind_only;
+    struct arena *mem;          /* the plan's */
+    struct eng_env env;
+    struct eng_binder b;
+    struct krn_op *ops; const char **op_reg; uint32_t n_ops, cap_ops; /* malloc'ed */
+    struct eng_store *stores; uint32_t n_stores, cap_stores;          /* malloc'ed */
+    struct eng_reg reg[ENG_REGS_MAX]; unsigned n_regs;
+    const char *target;         /* register that the line at hand sets; NULL inside a nested call */
+    const char *where; unsigned line; /* block and line number, for messages */
+    const char *rope_name[16];
+    struct eng_segment *segs; uint32_t n_segs, cap_segs; uint32_t seg_op0; const char *seg_name;
+    struct eng_tap *taps; uint32_t n_taps, cap_taps;
+    unsigned depth;             /* of `use` and `if` */
+};
+
+/* emit.c: one call. Results go to out (split gives several). */
+struct eng_call { const struct eng_opdef *op; const struct eng_arg *src; };
+int eng_emit(struct eng_compiler *c, const struct eng_arg *call, struct eng_val *out, unsigned *n_out, struct err *e);
+/* compile.c */
+int eng_compile_arg(struct eng_compiler *c, const struct eng_arg *a, struct eng_val *out, unsigned *n_out, struct err *e); /* a register or a call */
+int eng_compile_at(struct eng_compiler *c, struct err *e, int code, const char *fmt, ...) __attribute__((format(printf, 4, 5))); /* "attn:1: ..." */
+int eng_compile_segment(struct eng_compiler *c, bool gate, struct err *e); /* ends the segment at hand */
+/* states.c: the KV group or recurrent state that $name is at this layer. */
+int eng_state_pages(struct eng_compiler *c, const char *name, uint32_t heads, uint32_t dim_k, uint32_t dim_v, bool latent, uint32_t window, uint32_t *group,
+                    uint32_t *layer, struct err *e);
+int eng_state_recurrent(struct eng_compiler *c, const char *name, uint32_t *state, uint32_t *layer, struct err *e);
+/* ropes.c: index of the table called name. */
+int eng_rope_table(struct eng_compiler *c, const char *name, uint32_t *table, struct err *e);
+/* segments.c: weights -> records, segments -> record lists. */
+int eng_segment_records(struct eng_compiler *c, struct err *e);
+#endif

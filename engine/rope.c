@@ -1,0 +1,159 @@
+#include "engine/rope.h"
+
+#include <math.h>
+#include <string.h>
+
+struct build { const struct eng_rope_spec *s; struct eng_cfg *cfg; struct err *e; double *f; uint32_t n; int rc; };
+
+static const struct eng_value *field(struct build *b, const char *key)
+{
+    const struct eng_member *m = b->s->scaling ? eng_v_member(b->s->scaling, key) : NULL;
+
+    if (m && b->cfg)
+        eng_cfg_read_node(b->cfg, m->src);
+    return m && m->value.type != ENG_V_NULL ? &m->value : NULL;
+}
+
+/* dflt NAN: the field must be there. */
+static double number(struct build *b, const char *key, double dflt)
+{
+    const struct eng_value *v = field(b, key);
+    double x = dflt;
+
+    if (v && !eng_v_number(v, &x)) {
+        b->rc = err_set(b->e, ERR_FORMAT, "rope scaling: `%s` must be a number, found %s", key, eng_v_type(v));
+        return 1;
+    }
+    if (isnan(x))
+        b->rc = err_set(b->e, ERR_FORMAT, "rope scaling: `%s` is missing", key);
+    return isnan(x) ? 1 : x;
+}
+
+static double positive(struct build *b, const char *key, double dflt)
+{
+    double x = number(b, key, dflt);
+
+    if (!b->rc && !(x > 0 && isfinite(x)))
+        b->rc = err_set(b->e, ERR_FORMAT, "rope scaling: `%s` is %g, expected more than 0", key, x);
+    return x > 0 ? x : 1;
+}
+
+static double original(struct build *b)
+{
+    double x = positive(b, "original_max_position_embeddings", b->s->ctx);
+
+    return b->s->original > 0 ? b->s->original : x; /* the one at the top of a config rules */
+}
+
+static float linear(struct build *b)
+{
+    double factor = positive(b, "factor", NAN);
+
+    for (uint32_t j = 0; j < b->n; j++)
+        b->f[j] /= factor;
+    return 1;
+}
+
+static float llama3(struct build *b)
+{
+    double factor = positive(b, "factor", NAN), low = positive(b, "low_freq_factor", NAN), high = positive(b, "high_freq_factor", NAN), orig = original(b);
+
+    if (!b->rc && high <= low)
+        b->rc = err_set(b->e, ERR_FORMAT, "rope scaling: high_freq_factor %g is not above low_freq_factor %g", high, low);
+    for (uint32_t j = 0; j < b->n && !b->rc; j++) {
+        double wave = 2 * M_PI / b->f[j], s = (orig / wave - low) / (high - low);
+        if (wave > orig / low)
+            b->f[j] /= factor;
+        else if (wave >= orig / high)
+            b->f[j] = (1 - s) * b->f[j] / factor + s * b->f[j];
+    }
+    return 1;
+}
+
+static double m_of(double factor, double c) { return factor <= 1 ? 1 : 0.1 * c * log(factor) + 1; }
+
+static float yarn(struct build *b)
+{
+    double orig = original(b), factor = positive(b, "factor", b->s->ctx / orig), d = b->s->dim, theta = b->s->theta;
+    double fast = number(b, "beta_fast", 32), slow = number(b, "beta_slow", 1), given = number(b, "attention_factor", 0);
+    double m = number(b, "mscale", 0), m_all = number(b, "mscale_all_dim", 0), file = number(b, "yarn_attn_factor", 1);
+    const struct eng_value *cut = field(b, "truncate");
+    bool truncate = !cut || eng_v_truth(cut);
+
+    fast = fast > 0 ? fast : 32;
+    slow = slow > 0 ? slow : 1;
+    double low = d * log(orig / (2 * M_PI * fast)) / (2 * log(theta)), high = d * log(orig / (2 * M_PI * slow)) / (2 * log(theta));
+    low = fmax(truncate ? floor(low) : low, 0);
+    high = fmin(truncate ? ceil(high) : high, d - 1);
+    if (!(high > low) && !(high < low))
+        high += 0.001;
+    for (uint32_t j = 0; j < b->n; j++) {
+        double t = fmin(fmax((j - low) / (high - low), 0), 1);
+        b->f[j] = b->f[j] / factor * t + b->f[j] * (1 - t);
+    }
+    double mu = given > 0 ? given : m > 0 && m_all > 0 ? m_of(factor, m) / m_of(factor, m_all) : m_of(factor, 1) * file;
+    return (float)mu;
+}
+
+/* The list for a context of ctx tokens: one variant a plan, because stored keys were rotated with it. */
+static float longrope(struct build *b)
+{
+    double orig = original(b), factor = number(b, "factor", 0), given = number(b, "attention_factor", 0), x;
+    const struct eng_value *list[2] = {field(b, "short_factor"), field(b, "long_factor")}, *use = list[b->s->ctx > orig];
+
+    if (factor <= 0)
+        factor = b->s->ctx / orig;
+    if (!use || use->type != ENG_V_LIST || use->n != b->n) {
+        b->rc = err_set(b->e, ERR_FORMAT, "rope scaling: expected %s of %u numbers", b->s->ctx > orig ? "long_factor" : "short_factor", b->n);
+        return 1;
+    }
+    for (uint32_t j = 0; j < b->n; j++) {
+        if (!eng_v_number(&use->u.items[j], &x) || !(x > 0))
+            b->rc = err_set(b->e, ERR_FORMAT, "rope scaling: factor %u of the list is no number above 0", j);
+        else
+            b->f[j] /= x;
+    }
+    return (float)(given > 0 ? given : factor <= 1 ? 1 : sqrt(1 + log(factor) / log(orig)));
+}
+
+static const struct { const char *name; float (*f)(struct build *b); } kinds[] = {
+    {"default", NULL}, {"none", NULL}, {"dynamic", NULL}, {"linear", linear}, {"llama3", llama3}, {"yarn", yarn}, {"longrope", longrope}, {"su", longrope}};
+
+int eng_rope_build(const struct eng_rope_spec *s, struct eng_cfg *cfg, struct arena *a, struct krn_rope_table *out, struct err *e)
+{
+    struct build b = {.s = s, .cfg = cfg, .e = e, .n = s->dim / 2};
+    const struct eng_value *type = field(&b, "rope_type"), *older = field(&b, "type");
+    const char *kind = "default";
+
+    memset(out, 0, sizeof *out);
+    if (s->dim < 2 || s->dim % 2 || s->dim > 65536 || !(s->theta > 1))
+        return err_set(e, ERR_FORMAT, "rope over %u dims with base %g: expected an even count and a base above 1", s->dim, s->theta);
+    if (!(b.f = ARENA_ARRAY(a, double, b.n)))
+        return err_set(e, ERR_NOMEM, "rope table");
+    if (!type)
+        type = older;
+    if (type && type->type == ENG_V_STR)
+        kind = type->u.s;
+    else if (s->scaling && s->scaling->type == ENG_V_OBJECT && !type && eng_v_member(s->scaling, "factor"))
+        return err_set(e, ERR_FORMAT, "rope scaling has a factor and no rope_type");
+    for (uint32_t j = 0; j < b.n; j++)
+        b.f[j] = pow(s->theta, -2.0 * j / s->dim);
+    out->mscale = 1;
+    size_t k = 0, n = sizeof kinds / sizeof *kinds;
+    while (k < n && strcmp(kinds[k].name, kind))
+        k++;
+    if (k == n)
+        return err_set(e, ERR_UNSUPPORTED, "rope scaling kind `%.40s` (known: default, linear, dynamic, llama3, yarn, longrope)", kind);
+    if (!strcmp(kind, "dynamic"))
+        number(&b, "factor", 1); /* frequencies change only beyond the context, which no sequence passes */
+    if (kinds[k].f)
+        out->mscale = kinds[k].f(&b);
+    for (uint32_t j = 0; j < b.n && s->factors && !b.rc; j++) {
+        if (!(s->factors[j] > 0))
+            b.rc = err_set(e, ERR_FORMAT, "rope factor %u in the file is %g, expected more than 0", j, (double)s->factors[j]);
+        b.f[j] /= s->factors[j];
+    }
+    out->n_freq = b.n;
+    out->inv_freq = b.f;
+    return b.rc;
+}

@@ -1,0 +1,170 @@
+/* Weights -> records -> what each segment leases. A record is at most 64 MiB of one segment's weights (a larger tensor has one of
+ * its own); an expert's matrices share one. A weight that two segments use (a tied head) lies in the record of the first. */
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/compile_internal.h"
+
+#define RECORD_BYTES_MAX ((uint64_t)64 << 20)
+
+struct packer {
+    struct eng_compiler *c;
+    uint32_t *record_of;          /* [n weights] UINT32_MAX: none yet */
+    struct off_record *records; uint32_t n, cap;
+    struct off_part *parts; uint32_t n_parts, cap_parts; /* of the record being filled */
+    uint64_t bytes;
+    const char *name;
+    uint32_t n_of_name;
+    uint32_t *list; uint32_t n_list, cap_list; /* the segment's records */
+    struct err *e;
+};
+
+static int grow(void **p, uint32_t n, uint32_t *cap, size_t size, struct err *e)
+{
+    if (n < *cap)
+        return ERR_OK;
+    uint32_t more = *cap ? 2 * *cap : 64;
+    void *q = realloc(*p, more * size);
+    if (!q)
+        return err_set(e, ERR_NOMEM, "records");
+    *p = q;
+    *cap = more;
+    return ERR_OK;
+}
+
+static int list_record(struct packer *k, uint32_t r)
+{
+    int rc;
+
+    for (uint32_t i = 0; i < k->n_list; i++)
+        if (k->list[i] == r)
+            return ERR_OK;
+    if ((rc = grow((void **)&k->list, k->n_list, &k->cap_list, sizeof *k->list, k->e)))
+        return rc;
+    k->list[k->n_list++] = r;
+    return ERR_OK;
+}
+
+static int end_record(struct packer *k)
+{
+    struct arena *a = k->c->mem;
+    struct off_record *r;
+    int rc;
+
+    if (!k->n_parts)
+        return ERR_OK;
+    if ((rc = grow((void **)&k->records, k->n, &k->cap, sizeof *k->records, k->e)))
+        return rc;
+    r = &k->records[k->n];
+    memset(r, 0, sizeof *r);
+    r->name = k->n_of_name++ ? arena_printf(a, "%s/%u", k->name, k->n_of_name) : k->name;
+    r->parts = ARENA_ARRAY(a, struct off_part, k->n_parts);
+    if (!r->name || !r->parts)
+        return err_set(k->e, ERR_NOMEM, "record");
+    memcpy(r->parts, k->parts, k->n_parts * sizeof *k->parts);
+    r->n_parts = k->n_parts;
+    if ((rc = off_record_layout(r, k->e)))
+        return rc;
+    k->c->p->weight_bytes_file += r->file_bytes;
+    k->c->p->weight_bytes_slot += r->slot_bytes;
+    k->n_parts = 0;
+    k->bytes = 0;
+    k->n++;
+    return ERR_OK;
+}
+
+static int loadable(struct packer *k, const struct eng_tensor *t)
+{
+    if (strcmp(t->form, "plain") || t->transposed || t->map)
+        return err_set(k->e, ERR_UNSUPPORTED, "tensor %s: no kernel reads it as %s%s%s", t->file_name, t->form, t->transposed ? ", transposed" : "", t->map ? ", mapped" : "");
+    return ERR_OK;
+}
+
+static int add_weight(struct packer *k, uint32_t i, bool list)
+{
+    const struct eng_tensor *t = &k->c->b.tensors[i];
+    const struct krn_weight *w = &k->c->b.weights[i];
+    uint64_t bytes = 0;
+    int rc;
+
+    if (i == KRN_NO_WEIGHT)
+        return ERR_OK;
+    if (k->record_of[i] != UINT32_MAX)
+        return list ? list_record(k, k->record_of[i]) : ERR_OK;
+    if ((rc = loadable(k, t)))
+        return rc;
+    for (uint32_t s = 0; s < t->n_spans; s++)
+        bytes += t->spans[s].n_outer * t->spans[s].n_rows * t->spans[s].row_bytes;
+    if (k->n_parts && k->bytes + bytes > RECORD_BYTES_MAX && (rc = end_record(k)))
+        return rc;
+    if ((rc = grow((void **)&k->parts, k->n_parts, &k->cap_parts, sizeof *k->parts, k->e)))
+        return rc;
+    k->parts[k->n_parts++] = (struct off_part){.name = t->file_name, .type = t->type, .layout = w->layout, .rows = w->rows, .cols = w->cols,
+                                               .spans = t->spans, .n_spans = t->n_spans, .weight = i};
+    k->bytes += bytes;
+    k->record_of[i] = k->n;
+    return list ? list_record(k, k->n) : ERR_OK;
+}
+
+static int pack_segment(struct packer *k, struct eng_segment *s)
+{
+    int rc = ERR_OK;
+
+    k->name = s->name;
+    k->n_of_name = 0;
+    k->n_list = 0;
+    for (uint32_t i = s->op0; i < s->op0 + s->n_ops && !rc; i++) {
+        const struct krn_op *op = &k->c->ops[i];
+        for (unsigned w = 0; w < KRN_OP_WEIGHTS && !rc && op->code != KRN_EXPERTS; w++)
+            if (op->weight[w] != KRN_NO_WEIGHT)
+                rc = add_weight(k, op->weight[w], true);
+    }
+    if (rc || (rc = end_record(k)))
+        return rc;
+    uint32_t *list = ARENA_ARRAY(k->c->mem, uint32_t, k->n_list);
+    if (!list)
+        return err_set(k->e, ERR_NOMEM, "records of a segment");
+    if (k->n_list)
+        memcpy(list, k->list, k->n_list * sizeof *list);
+    s->records = list;
+    s->n_records = k->n_list;
+    return ERR_OK;
+}
+
+/* One record an expert: its gate, up and down. */
+static int pack_experts(struct packer *k, const struct krn_op *op)
+{
+    for (uint32_t x = 0; x < op->u.experts.n; x++) {
+        int rc = ERR_OK;
+        if (!(k->name = arena_printf(k->c->mem, "layer %u expert %u", op->layer, x)))
+            return err_set(k->e, ERR_NOMEM, "record name");
+        k->n_of_name = 0;
+        for (unsigned w = 0; w < 3 && !rc; w++)
+            rc = add_weight(k, op->weight[w] + x, false);
+        if (rc || (rc = end_record(k)))
+            return rc;
+    }
+    return ERR_OK;
+}
+
+int eng_segment_records(struct eng_compiler *c, struct err *e)
+{
+    struct packer k = {.c = c, .e = e};
+    int rc = ERR_OK;
+
+    if (!(k.record_of = ARENA_ARRAY(c->mem, uint32_t, c->b.n)))
+        return err_set(e, ERR_NOMEM, "records");
+    memset(k.record_of, 0xFF, c->b.n * sizeof *k.record_of);
+    for (uint32_t i = 0; i < c->n_segs && !rc; i++)
+        rc = pack_segment(&k, &c->segs[i]);
+    for (uint32_t i = 0; i < c->n_ops && !rc; i++)
+        if (c->ops[i].code == KRN_EXPERTS)
+            rc = pack_experts(&k, &c->ops[i]);
+    c->p->records = k.records;
+    c->p->n_records = k.n;
+    c->p->record_of = k.record_of;
+    free(k.parts);
+    free(k.list);
+    return rc;
+}
