@@ -4,8 +4,8 @@
  *            back with another model meanwhile.
  * Invariant: two objects with equal `identity` answer a request with the same bits: a stream may go on from one to the other.
  * Source:    the JSON object of ENG_FR_HELLO (docs/formats.md): id, aliases, ctx, seqs, vocab, numerics, fingerprint, tokenizer and
- *            template (hex SHA-256 of the blobs; template null: none), special_tokens, sampling {temperature, top_p, top_k},
- *            queue_max, queue_tokens_max.
+ *            template (hex SHA-256 of the blobs; template null or absent: none), special_tokens, temperature, top_p, top_k, queue_max,
+ *            queue_tokens_max.
  * Threads:   any, after open. */
 #ifndef SLUICE_GATEWAY_SERVED_H
 #define SLUICE_GATEWAY_SERVED_H

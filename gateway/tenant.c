@@ -368,7 +368,7 @@ int gw_state_key(const char *state_dir, char key[GW_STATE_KEY_BYTES], bool *crea
 {
     char path[4096];
     *created = false;
-    if (snprintf(path, sizeof path, "%s/api_key", state_dir) >= (int)sizeof path)
+    if (snprintf(path, sizeof path, "%s/api-key", state_dir) >= (int)sizeof path)
         return err_set(e, ERR_INVALID, "state directory: path longer than %zu bytes", sizeof path - 9);
     if (mkdir(state_dir, 0700) && errno != EEXIST)
         return err_set(e, ERR_IO, "%s: %s", state_dir, strerror(errno));

@@ -44,7 +44,7 @@ int gw_tenant_enter(gw_tenant *n, uint64_t now_ns, uint64_t *retry_ms, struct er
 int gw_tenant_charge(gw_tenant *n, uint64_t tokens, uint64_t now_ns, uint64_t *retry_ms, struct err *e);
 void gw_tenant_leave(gw_tenant *n, uint64_t output_tokens, uint64_t now_ns); /* output is charged afterwards; the level may go below 0 */
 
-/* The key of a server without a keys file: state_dir/api_key (mode 0600), made at first use (the directory too, 0700).
+/* The key of a server without a keys file: state_dir/api-key (mode 0600), made at first use (the directory too, 0700).
  * ERR_IO; ERR_INVALID when the file's content is no key or others can read it. */
 #define GW_STATE_KEY_BYTES 64
 int gw_state_key(const char *state_dir, char key[GW_STATE_KEY_BYTES], bool *created, struct err *e);

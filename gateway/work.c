@@ -62,16 +62,22 @@ out:
     return rc;
 }
 
-void gw_work_close(gw_work *w)
+void gw_work_stop(gw_work *w)
 {
-    if (!w)
-        return;
     pthread_mutex_lock(&w->lock);
     w->closing = true;
     pthread_cond_broadcast(&w->wake);
     pthread_mutex_unlock(&w->lock);
     for (unsigned i = 0; i < w->n_threads; i++)
         pthread_join(w->threads[i], NULL);
+    w->n_threads = 0;
+}
+
+void gw_work_close(gw_work *w)
+{
+    if (!w)
+        return;
+    gw_work_stop(w);
     pthread_cond_destroy(&w->wake);
     pthread_mutex_destroy(&w->lock);
     free(w->threads);
@@ -83,7 +89,9 @@ int gw_work_put(gw_work *w, gw_work_fn f, void *ctx, struct err *e)
 {
     int rc = ERR_OK;
     pthread_mutex_lock(&w->lock);
-    if (w->n == w->cap) {
+    if (w->closing) {
+        rc = err_set(e, ERR_CLOSED, "the gateway is stopping");
+    } else if (w->n == w->cap) {
         rc = err_set(e, ERR_AGAIN, "%zu requests wait to be prepared, the most allowed", w->n);
     } else {
         w->ring[(w->head + w->n++) % w->cap] = (struct job){f, ctx};

@@ -2,7 +2,7 @@
  *
  * Owns:      n threads and a ring of jobs_max waiting jobs, allocated at open.
  * Invariant: a job that was taken runs exactly once, also when close comes first; a full ring refuses (ERR_AGAIN).
- * Threads:   gw_work_put from any thread; close from the owner, after which nothing may be put. */
+ * Threads:   gw_work_put from any thread; stop and close from the owner. */
 #ifndef SLUICE_GATEWAY_WORK_H
 #define SLUICE_GATEWAY_WORK_H
 #include <stddef.h>
@@ -10,7 +10,8 @@
 typedef struct gw_work gw_work;
 typedef void (*gw_work_fn)(void *ctx);
 int gw_work_open(gw_work **out, unsigned n_threads, size_t jobs_max, struct err *e);
-void gw_work_close(gw_work *w);                                      /* runs what is queued, then joins; NULL is fine */
-int gw_work_put(gw_work *w, gw_work_fn f, void *ctx, struct err *e); /* ERR_AGAIN */
+void gw_work_stop(gw_work *w);                                       /* runs what is queued, then joins; later puts are refused */
+void gw_work_close(gw_work *w);                                      /* stops first; NULL is fine */
+int gw_work_put(gw_work *w, gw_work_fn f, void *ctx, struct err *e); /* ERR_AGAIN: full; ERR_CLOSED: stopped */
 size_t gw_work_waiting(gw_work *w);
 #endif

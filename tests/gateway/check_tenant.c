@@ -150,7 +150,7 @@ START_TEST(state_key)
     struct stat st;
     bool created;
     snprintf(state, sizeof state, "%s/state", dir);
-    snprintf(file, sizeof file, "%s/api_key", state);
+    snprintf(file, sizeof file, "%s/api-key", state);
     ck_assert_msg(!gw_state_key(state, key, &created, &e), "%s", e.msg);
     ck_assert(created);
     ck_assert_int_eq(strncmp(key, "sk-sluice-", 10), 0);

@@ -1,0 +1,289 @@
+#include "gateway/app.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/log.h"
+#include "gateway/app_internal.h"
+#include "gateway/openai_out.h"
+
+static const char json_type[] = "application/json";
+
+/* ---- answers ---------------------------------------------------------------------------------------------- */
+
+static void answer_json(struct gw_app *a, gw_exchange *x, enum gw_route r, int status, const struct gw_header *h, size_t n, const struct buf *b)
+{
+    gw_metrics_answer(&a->metrics, r, b->failed ? 500 : status);
+    if (b->failed)
+        gw_respond(x, 500, NULL, NULL, 0, "", 0);
+    else
+        gw_respond(x, status, json_type, h, n, b->data, b->len);
+}
+
+void gw_app_error(struct gw_app *a, gw_exchange *x, enum gw_route r, const struct gw_api_error *ae)
+{
+    struct gw_header h[4];
+    char seconds[16];
+    struct buf b;
+    size_t n = 0;
+    if (ae->retry_after_s) {
+        snprintf(seconds, sizeof seconds, "%u", ae->retry_after_s);
+        h[n++] = (struct gw_header){"Retry-After", seconds};
+    }
+    if (ae->allow)
+        h[n++] = (struct gw_header){"Allow", ae->allow};
+    if (ae->status == 401)
+        h[n++] = (struct gw_header){"WWW-Authenticate", "Bearer"};
+    if (ae->no_retry)
+        h[n++] = (struct gw_header){"x-should-retry", "false"};
+    buf_init(&b, 1u << 16);
+    gw_out_error(&b, ae);
+    answer_json(a, x, r, ae->status, h, n, &b);
+    buf_free(&b);
+}
+
+/* ---- the queue's bound ------------------------------------------------------------------------------------ */
+
+uint32_t gw_app_retry_s(struct gw_app *a, const struct gw_served *s, size_t ahead)
+{
+    uint64_t one = atomic_load(&a->service_ns);
+    double each = one ? (double)one * 1e-9 : 2.0; /* before anything was measured */
+    double t = each * (double)(ahead + 1) / (s && s->d.seqs ? s->d.seqs : 1);
+    return t < 1 ? 1 : t > 120 ? 120 : (uint32_t)(t + 0.999); /* official clients obey up to 120 s */
+}
+
+static uint64_t smaller_bound(uint64_t a, uint64_t b) /* 0: none */
+{
+    return !a ? b : !b || a < b ? a : b;
+}
+
+int gw_app_queue_enter(struct gw_app *a, const struct gw_served *s, uint32_t n, struct gw_api_error *ae)
+{
+    uint64_t requests_max = smaller_bound(a->cfg.queue_requests, s->d.queue_max);
+    uint64_t tokens_max = smaller_bound(a->cfg.queue_tokens, s->d.queue_tokens_max);
+    size_t waiting = atomic_fetch_add(&a->waiting, 1), tokens = atomic_fetch_add(&a->waiting_tokens, n);
+    const char *what = NULL;
+    if (requests_max && waiting >= requests_max)
+        what = "requests";
+    else if (tokens_max && waiting && tokens + n > tokens_max) /* a prompt that fits the context always fits an empty queue */
+        what = "prompt tokens";
+    if (!what)
+        return 0;
+    gw_app_queue_leave(a, n);
+    gw_api_error_set(ae, 429, "queue_full", NULL, "The queue is full: %zu requests with %zu prompt tokens are waiting, and the bound on %s is %llu. Try again later.",
+                     waiting, tokens, what, (unsigned long long)(*what == 'r' ? requests_max : tokens_max));
+    ae->retry_after_s = gw_app_retry_s(a, s, waiting);
+    return 429;
+}
+
+void gw_app_queue_leave(struct gw_app *a, uint32_t n)
+{
+    atomic_fetch_sub(&a->waiting, 1);
+    atomic_fetch_sub(&a->waiting_tokens, n);
+}
+
+void gw_app_served_one(struct gw_app *a, const struct eng_usage *u)
+{
+    uint64_t took = u->prefill_ns + u->decode_ns, old = atomic_load(&a->service_ns);
+    if (took) /* a lost update costs one sample of a mean */
+        atomic_store(&a->service_ns, old ? old - old / 8 + took / 8 : took);
+}
+
+/* ---- who asks --------------------------------------------------------------------------------------------- */
+
+gw_tenant *gw_app_tenant(struct gw_app *a, const struct gw_request *r)
+{
+    const char *h = gw_request_header(r, "authorization");
+    if (!h || strncasecmp(h, "Bearer ", 7))
+        return NULL;
+    h += 7;
+    h += strspn(h, " ");
+    return gw_tenants_find(a->cfg.tenants, h, strlen(h));
+}
+
+static int check_key(struct gw_app *a, const struct gw_request *r, struct gw_api_error *ae)
+{
+    if (gw_app_tenant(a, r))
+        return 0;
+    gw_api_error_set(ae, 401, "invalid_api_key", NULL, gw_request_header(r, "authorization") ?
+                     "Incorrect API key provided." : "You didn't provide an API key. Send it in an Authorization header: Bearer YOUR_KEY.");
+    ae->type = "invalid_request_error"; /* as OpenAI has it for keys */
+    return 401;
+}
+
+/* ---- routes ----------------------------------------------------------------------------------------------- */
+
+static enum gw_route route_of(const char *path)
+{
+    static const struct { const char *path; enum gw_route r; } fixed[] = {
+        {"/v1/chat/completions", GW_ROUTE_CHAT}, {"/v1/models", GW_ROUTE_MODELS}, {"/health", GW_ROUTE_HEALTH}, {"/health/live", GW_ROUTE_HEALTH},
+        {"/ready", GW_ROUTE_READY}, {"/health/ready", GW_ROUTE_READY}, {"/metrics", GW_ROUTE_METRICS},
+    };
+    for (size_t i = 0; i < sizeof fixed / sizeof *fixed; i++)
+        if (!strcmp(path, fixed[i].path))
+            return fixed[i].r;
+    return !strncmp(path, "/v1/models/", 11) && path[11] ? GW_ROUTE_MODEL : GW_ROUTE_OTHER;
+}
+
+static bool needs_key(const struct gw_app *a, enum gw_route r)
+{
+    return !(r == GW_ROUTE_HEALTH || r == GW_ROUTE_READY || (r == GW_ROUTE_METRICS && a->cfg.metrics_open));
+}
+
+static bool is_json(const char *type)
+{
+    size_t n = strlen(json_type);
+    return !type || (!strncasecmp(type, json_type, n) && (!type[n] || strchr("; \t", type[n])));
+}
+
+static int check_chat(struct gw_app *a, const struct gw_request *r, struct gw_api_error *ae)
+{
+    const char *type = gw_request_header(r, "content-type");
+    if (!is_json(type))
+        return gw_api_error_set(ae, 415, "unsupported_media_type", NULL, "Expected a body of type application/json, but Content-Type says '%.100s'.", type);
+    if (atomic_load(&a->stopping)) {
+        gw_api_error_set(ae, 503, "engine_unavailable", NULL, "The server is stopping.");
+        ae->retry_after_s = 5;
+    } else if (!gw_engine_up(a->cfg.engine)) {
+        gw_api_error_set(ae, 503, "engine_unavailable", NULL, "No engine is connected; it may be loading its model. Try again shortly.");
+        ae->retry_after_s = 2;
+    }
+    return ae->status;
+}
+
+static bool on_head(void *ctx, gw_exchange *x, const struct gw_request *r)
+{
+    struct gw_app *a = ctx;
+    struct gw_api_error ae = {0};
+    enum gw_route route = route_of(r->path);
+    bool get = r->method == GW_GET || r->method == GW_HEAD;
+    if (route == GW_ROUTE_OTHER) {
+        gw_api_error_set(&ae, 404, "unknown_url", NULL, "Unknown request URL: %s %.200s.", r->method_name, r->path);
+    } else if (route == GW_ROUTE_CHAT ? r->method != GW_POST : !get) {
+        gw_api_error_set(&ae, 405, "method_not_allowed", NULL, "Not allowed to %s on %.200s.", r->method_name, r->path);
+        ae.allow = route == GW_ROUTE_CHAT ? "POST" : "GET, HEAD";
+    } else if (!needs_key(a, route) || !check_key(a, r, &ae)) {
+        if (route == GW_ROUTE_CHAT)
+            check_chat(a, r, &ae);
+    }
+    if (!ae.status)
+        return true;
+    gw_app_error(a, x, route, &ae);
+    return false;
+}
+
+static void answer_models(struct gw_app *a, gw_exchange *x)
+{
+    struct gw_served *s = gw_engine_served(a->cfg.engine);
+    struct buf b;
+    buf_init(&b, 1u << 20);
+    buf_str(&b, "{\"object\":\"list\",\"data\":[");
+    if (s) {
+        gw_out_model(&b, s->d.id, s->created, s->d.ctx);
+        for (size_t i = 0; i < s->d.n_aliases; i++) {
+            buf_char(&b, ',');
+            gw_out_model(&b, s->d.aliases[i], s->created, s->d.ctx);
+        }
+    }
+    buf_str(&b, "]}");
+    answer_json(a, x, GW_ROUTE_MODELS, 200, NULL, 0, &b);
+    buf_free(&b);
+    gw_served_unref(s);
+}
+
+static void answer_model(struct gw_app *a, gw_exchange *x, const char *raw)
+{
+    struct gw_served *s = gw_engine_served(a->cfg.engine);
+    struct gw_api_error ae;
+    struct buf name, b;
+    buf_init(&name, 4096);
+    buf_init(&b, 1u << 16);
+    bool ok = gw_http1_unescape(raw, strlen(raw), &name) && name.len;
+    if (ok && s && gw_served_is(s, name.data)) {
+        gw_out_model(&b, name.data, s->created, s->d.ctx);
+        answer_json(a, x, GW_ROUTE_MODEL, 200, NULL, 0, &b);
+    } else {
+        gw_api_error_set(&ae, 404, "model_not_found", "model", "The model '%.200s' does not exist.", ok ? name.data : raw);
+        gw_app_error(a, x, GW_ROUTE_MODEL, &ae);
+    }
+    buf_free(&name);
+    buf_free(&b);
+    gw_served_unref(s);
+}
+
+static void answer_ready(struct gw_app *a, gw_exchange *x)
+{
+    static const struct gw_header retry = {"Retry-After", "2"};
+    bool up = gw_engine_up(a->cfg.engine) && !atomic_load(&a->stopping);
+    struct gw_served *s = gw_engine_served(a->cfg.engine);
+    struct buf b;
+    buf_init(&b, 1u << 16);
+    buf_printf(&b, "{\"status\":\"%s\",\"model\":", up ? "ready" : "not ready");
+    json_put_cstr(&b, s ? s->d.id : NULL);
+    buf_char(&b, '}');
+    answer_json(a, x, GW_ROUTE_READY, up ? 200 : 503, &retry, up ? 0 : 1, &b);
+    buf_free(&b);
+    gw_served_unref(s);
+}
+
+static uint64_t resident_bytes(void)
+{
+    unsigned long long size = 0, resident = 0;
+    FILE *f = fopen("/proc/self/statm", "re"); /* made by the kernel on the spot: this does not wait for a disk */
+    if (f && fscanf(f, "%llu %llu", &size, &resident) != 2)
+        resident = 0;
+    if (f)
+        fclose(f);
+    return resident * (uint64_t)sysconf(_SC_PAGESIZE);
+}
+
+static void answer_metrics(struct gw_app *a, gw_exchange *x)
+{
+    struct gw_engine_stats es;
+    struct gw_counters sc = {0};
+    struct buf b;
+    gw_server *server = atomic_load(&a->server);
+    gw_engine_stats(a->cfg.engine, &es);
+    if (server)
+        gw_server_counters(server, &sc);
+    struct gw_metrics_now now = {atomic_load(&a->waiting), atomic_load(&a->waiting_tokens), gw_work_waiting(a->cfg.work), &es, &sc, resident_bytes()};
+    buf_init(&b, 1u << 20);
+    gw_metrics_write(&a->metrics, &now, &b);
+    gw_metrics_answer(&a->metrics, GW_ROUTE_METRICS, 200);
+    gw_respond(x, 200, "text/plain; version=0.0.4; charset=utf-8", NULL, 0, b.data, b.len);
+    buf_free(&b);
+}
+
+static void on_request(void *ctx, gw_exchange *x, const struct gw_request *r)
+{
+    static const char alive[] = "{\"status\":\"ok\"}";
+    struct gw_app *a = ctx;
+    switch (route_of(r->path)) {
+    case GW_ROUTE_CHAT: gw_chat_start(a, x, r, gw_app_tenant(a, r)); break;
+    case GW_ROUTE_MODELS: answer_models(a, x); break;
+    case GW_ROUTE_MODEL: answer_model(a, x, r->path + 11); break;
+    case GW_ROUTE_READY: answer_ready(a, x); break;
+    case GW_ROUTE_METRICS: answer_metrics(a, x); break;
+    default: /* on_head let nothing else through but /health */
+        gw_metrics_answer(&a->metrics, GW_ROUTE_HEALTH, 200);
+        gw_respond(x, 200, json_type, NULL, 0, alive, sizeof alive - 1);
+    }
+}
+
+/* ---- life ------------------------------------------------------------------------------------------------- */
+
+int gw_app_open(gw_app **out, const struct gw_app_config *cfg, struct err *e)
+{
+    *out = calloc(1, sizeof **out);
+    if (!*out)
+        return err_set(e, ERR_NOMEM, "gateway application");
+    (*out)->cfg = *cfg;
+    return ERR_OK;
+}
+
+void gw_app_close(gw_app *a) { free(a); }
+struct gw_handler gw_app_handler(gw_app *a) { return (struct gw_handler){.ctx = a, .on_head = on_head, .on_request = on_request}; }
+void gw_app_set_server(gw_app *a, gw_server *s) { atomic_store(&a->server, s); }
+void gw_app_stop(gw_app *a) { atomic_store(&a->stopping, true); }

@@ -1,0 +1,28 @@
+/* gateway/app_internal.h - shared by app.c (routes) and chat.c (one chat's life). */
+#ifndef SLUICE_GATEWAY_APP_INTERNAL_H
+#define SLUICE_GATEWAY_APP_INTERNAL_H
+#include "gateway/app.h"
+#include "gateway/metrics.h"
+#include "gateway/openai.h"
+
+struct gw_app {
+    struct gw_app_config cfg;
+    _Atomic(gw_server *) server;
+    atomic_bool stopping;
+    struct gw_metrics metrics;
+    atomic_size_t waiting, waiting_tokens;   /* submitted, not started */
+    atomic_uint_fast64_t service_ns;         /* moving mean of a request's prefill and decode; 0: none ended yet */
+};
+
+/* Answers with the error object and its headers; counts it. x is dead afterwards. */
+void gw_app_error(struct gw_app *a, gw_exchange *x, enum gw_route r, const struct gw_api_error *ae);
+/* A place in the queue for a prompt of n tokens, or 429 in *ae with the seconds after which one should be free. */
+int gw_app_queue_enter(struct gw_app *a, const struct gw_served *s, uint32_t n, struct gw_api_error *ae);
+void gw_app_queue_leave(struct gw_app *a, uint32_t n);
+void gw_app_served_one(struct gw_app *a, const struct eng_usage *u); /* feeds the moving mean */
+uint32_t gw_app_retry_s(struct gw_app *a, const struct gw_served *s, size_t ahead);
+gw_tenant *gw_app_tenant(struct gw_app *a, const struct gw_request *r); /* NULL: no key, or a wrong one */
+
+/* chat.c: a whole POST /v1/chat/completions, its key known. */
+void gw_chat_start(struct gw_app *a, gw_exchange *x, const struct gw_request *r, gw_tenant *tenant);
+#endif

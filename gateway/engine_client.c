@@ -1,0 +1,519 @@
+/* The line to the engine.
+ *
+ *   DOWN        a retry timer runs (back-off doubles from backoff_ms_min to backoff_ms_max)     -> connect_now
+ *   CONNECTING  a bufferevent connects; connect_ms                                              -> on_connected
+ *   GREETING    our HELLO is out, the engine's is awaited; greet_ms                             -> on_hello
+ *   FETCHING    tokenizer and template are fetched by digest (a tokenizer that we have is not)  -> on_blob
+ *   UP          streams run; PING after ping_ms of silence, given up after silence_ms
+ *   any error   -> line_down: streams keep what they have and wait (engine_streams.c)
+ *
+ * An engine answers HELLO only after it has generated a token of its own, so UP means that the device works. */
+#include "gateway/engine_client.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <event2/buffer.h>
+#include <event2/bufferevent.h>
+#include <event2/event.h>
+#include <netinet/tcp.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "gateway/engine_client_internal.h"
+
+#define TICK_MS 100
+#define HELLO_BYTES_MAX (4u << 20)
+
+void gw_engine_config_default(struct gw_engine_config *c)
+{
+    *c = (struct gw_engine_config){.streams_max = 65536, .connect_ms = 5000, .greet_ms = 30000, .ping_ms = 5000, .silence_ms = 20000,
+                                   .backoff_ms_min = 50, .backoff_ms_max = 1000, .lost_ms = 60000, .blob_bytes_max = 256u << 20};
+}
+
+static void line_down(struct gw_engine *g, const char *why);
+
+/* ---- sending ---------------------------------------------------------------------------------------------- */
+
+bool gw_line_send(struct gw_engine *g, uint16_t type, uint64_t request, const void *body, size_t n)
+{
+    if (!g->bev)
+        return false;
+    buf_reset(&g->out);
+    if (!eng_frame_put(&g->out, type, request, body, n))
+        return false;
+    bool ok = !bufferevent_write(g->bev, g->out.data, g->out.len);
+    if (g->out.cap > (1u << 20))
+        buf_free(&g->out); /* one huge prompt must not keep its size forever */
+    return ok;
+}
+
+void gw_line_wake(struct gw_engine *g)
+{
+    uint64_t one = 1;
+    while (write(g->wake_fd, &one, sizeof one) < 0 && errno == EINTR)
+        ;
+}
+
+/* ---- setting up ------------------------------------------------------------------------------------------- */
+
+static void to_state(struct gw_engine *g, enum line_state s)
+{
+    g->state = s;
+    g->state_since_ns = clock_now_ns();
+}
+
+static void line_up(struct gw_engine *g)
+{
+    to_state(g, LINE_UP);
+    g->backoff_ms = g->cfg.backoff_ms_min;
+    atomic_fetch_add(&g->connects, 1);
+    if (g->last_pid && g->d.pid && g->d.pid != g->last_pid)
+        atomic_fetch_add(&g->restarts, 1);
+    g->last_pid = g->d.pid;
+    atomic_store(&g->up, true);
+    log_info("engine connected model=%s ctx=%u seqs=%u pid=%lld", g->d.id, g->d.ctx, g->d.seqs, (long long)g->d.pid);
+    if (g->cfg.changed)
+        g->cfg.changed(g->cfg.ctx, true);
+    gw_streams_line_up(g);
+}
+
+/* Asks for what is missing, or finishes. */
+static void fetch_next(struct gw_engine *g)
+{
+    struct gw_served *s = NULL;
+    struct err e;
+    to_state(g, LINE_FETCHING);
+    if (!g->tok || memcmp(g->tok->digest, g->d.tokenizer, HASH_BYTES)) {
+        gw_line_send(g, ENG_FR_BLOB_GET, 0, g->d.tokenizer, HASH_BYTES);
+        return;
+    }
+    if (g->d.has_template && !g->have_tmpl) {
+        gw_line_send(g, ENG_FR_BLOB_GET, 0, g->d.template_digest, HASH_BYTES);
+        return;
+    }
+    bool same = g->served && !memcmp(g->served->d.identity, g->d.identity, HASH_BYTES); /* only this thread changes served */
+    if (!same) {
+        if (gw_served_open(&s, g->hello.data, g->hello.len, g->tok, g->have_tmpl ? g->tmpl.data ? g->tmpl.data : "" : NULL, g->tmpl.len, &e)) {
+            log_error("engine: its model cannot be served: %s", e.msg);
+            line_down(g, "unusable model");
+            return;
+        }
+        pthread_mutex_lock(&g->lock);
+        struct gw_served *old = g->served;
+        g->served = s;
+        pthread_mutex_unlock(&g->lock);
+        gw_served_unref(old);
+    }
+    line_up(g);
+}
+
+static void on_hello(struct gw_engine *g, const struct eng_frame *f)
+{
+    struct err e;
+    if (g->state != LINE_GREETING)
+        return;
+    buf_reset(&g->hello);
+    buf_reset(&g->tmpl);
+    g->have_tmpl = false;
+    arena_free(&g->d_mem);
+    if (!buf_add(&g->hello, f->body, f->n)) {
+        line_down(g, "description too long");
+    } else if (gw_description_read(&g->d, g->hello.data, g->hello.len, &g->d_mem, &e)) {
+        log_error("engine: %s", e.msg);
+        line_down(g, "unreadable description");
+    } else {
+        if (g->served && g->d.has_template && g->served->d.has_template && !memcmp(g->served->d.identity, g->d.identity, HASH_BYTES))
+            g->have_tmpl = true; /* the served model stays: its template is not needed again */
+        fetch_next(g);
+    }
+}
+
+static void on_blob(struct gw_engine *g, const struct eng_frame *f)
+{
+    struct err e;
+    uint8_t digest[HASH_BYTES];
+    bool is_tok;
+    if (g->state != LINE_FETCHING || f->n < HASH_BYTES)
+        return;
+    const uint8_t *p = f->body + HASH_BYTES;
+    size_t n = f->n - HASH_BYTES;
+    is_tok = !memcmp(f->body, g->d.tokenizer, HASH_BYTES);
+    if (!is_tok && (!g->d.has_template || memcmp(f->body, g->d.template_digest, HASH_BYTES)))
+        return;
+    if (is_tok) {
+        struct gw_tok_ref *t;
+        if (gw_tok_open(&t, g->d.tokenizer, p, n, &e)) {
+            log_error("engine: tokenizer: %s", e.msg);
+            line_down(g, "unusable tokenizer");
+            return;
+        }
+        gw_tok_unref(g->tok);
+        g->tok = t;
+    } else {
+        hash_sha256(p, n, digest);
+        if (memcmp(digest, g->d.template_digest, HASH_BYTES) || !buf_add(&g->tmpl, p, n)) {
+            line_down(g, "template blob does not have the digest it was asked by");
+            return;
+        }
+        g->have_tmpl = true;
+    }
+    fetch_next(g);
+}
+
+/* ---- frames ----------------------------------------------------------------------------------------------- */
+
+static void on_stats(struct gw_engine *g, const struct eng_frame *f)
+{
+#define U64(name) {#name, offsetof(struct eng_stats, name), 8}
+#define U32(name) {#name, offsetof(struct eng_stats, name), 4}
+    static const struct { const char *name; size_t offset, size; } fields[] = {
+        U32(running), U32(waiting), U32(seqs_max), U64(waiting_tokens), U64(requests), U64(tokens_in), U64(tokens_out), U64(steps), U64(step_ns),
+        U64(kv_pages), U64(kv_pages_used), U64(kv_bytes), U64(weight_bytes), U64(activation_bytes), U64(ram_max),
+    };
+#undef U64
+#undef U32
+    struct eng_stats st = {0};
+    struct arena a;
+    struct json *o = NULL;
+    uint64_t v;
+    arena_init(&a, 1u << 20);
+    if (!json_parse(&o, (const char *)f->body, f->n, &json_strict, &a, NULL)) {
+        for (size_t i = 0; i < sizeof fields / sizeof *fields; i++) {
+            if (!json_u64(json_get(o, fields[i].name), &v))
+                continue;
+            uint32_t small = v > UINT32_MAX ? UINT32_MAX : (uint32_t)v;
+            memcpy((char *)&st + fields[i].offset, fields[i].size == 4 ? (void *)&small : (void *)&v, fields[i].size);
+        }
+        pthread_mutex_lock(&g->lock);
+        g->engine_stats = st;
+        g->has_engine_stats = true;
+        pthread_mutex_unlock(&g->lock);
+    }
+    arena_free(&a);
+}
+
+static void on_frame(struct gw_engine *g, const struct eng_frame *f)
+{
+    switch (f->type) {
+    case ENG_FR_HELLO: on_hello(g, f); break;
+    case ENG_FR_BLOB: on_blob(g, f); break;
+    case ENG_FR_STATS: on_stats(g, f); break;
+    case ENG_FR_PING: gw_line_send(g, ENG_FR_PONG, f->request, f->body, f->n); break;
+    case ENG_FR_STARTED: case ENG_FR_TOKENS: case ENG_FR_DONE: case ENG_FR_REFUSED:
+        if (g->state == LINE_UP)
+            gw_streams_frame(g, f);
+        break;
+    default: break; /* unknown types are skipped, so that an engine may say more than we know */
+    }
+}
+
+static void on_read(struct bufferevent *bev, void *ctx)
+{
+    struct gw_engine *g = ctx;
+    struct evbuffer *in = bufferevent_get_input(bev);
+    struct eng_frame f;
+    struct err e;
+    size_t n;
+    int got = 0;
+    g->heard_ns = clock_now_ns();
+    while (g->bev == bev && (n = evbuffer_get_contiguous_space(in)) > 0) {
+        if (eng_frame_feed(&g->reader, evbuffer_pullup(in, (ev_ssize_t)n), n, &e)) {
+            line_down(g, e.msg);
+            return;
+        }
+        evbuffer_drain(in, n);
+        while (g->bev == bev && (got = eng_frame_next(&g->reader, &f, &e)) > 0)
+            on_frame(g, &f);
+        if (g->bev == bev && got < 0) {
+            line_down(g, e.msg);
+            return;
+        }
+    }
+}
+
+static void on_event(struct bufferevent *bev, short what, void *ctx)
+{
+    struct gw_engine *g = ctx;
+    (void)bev;
+    if (what & BEV_EVENT_CONNECTED) {
+        static const char hello[] = "{\"proto\":1,\"role\":\"gateway\"}";
+        g->heard_ns = clock_now_ns();
+        to_state(g, LINE_GREETING);
+        gw_line_send(g, ENG_FR_HELLO, 0, hello, sizeof hello - 1);
+    } else if (what & (BEV_EVENT_EOF | BEV_EVENT_ERROR)) {
+        int err = EVUTIL_SOCKET_ERROR();
+        line_down(g, what & BEV_EVENT_EOF ? "closed by the engine" : evutil_socket_error_to_string(err));
+    }
+}
+
+/* ---- connecting ------------------------------------------------------------------------------------------- */
+
+union any_addr { struct sockaddr sa; struct sockaddr_un un; struct sockaddr_in in; struct sockaddr_in6 in6; };
+
+static bool split_host_port(const char *s, char host[64], unsigned *port)
+{
+    const char *colon = strrchr(s, ':');
+    char *end;
+    if (!colon || colon == s || !colon[1] || (size_t)(colon - s) >= 64)
+        return false;
+    unsigned long p = strtoul(colon + 1, &end, 10);
+    if (*end || p == 0 || p > 65535)
+        return false;
+    size_t skip = *s == '[' && colon[-1] == ']';
+    size_t n = (size_t)(colon - s) - 2 * skip;
+    memcpy(host, s + skip, n);
+    host[n] = 0;
+    *port = (unsigned)p;
+    return true;
+}
+
+/* Only this machine: the line carries prompts in the clear. */
+static int parse_address(const char *s, union any_addr *out, socklen_t *len, struct err *e)
+{
+    char host[64];
+    unsigned port;
+    const char *path = !strncmp(s, "unix:", 5) ? s + 5 : *s == '/' ? s : NULL;
+    memset(out, 0, sizeof *out);
+    if (path) {
+        size_t n = strlen(path);
+        if (!n || n >= sizeof out->un.sun_path)
+            return err_set(e, ERR_INVALID, "engine address '%s': expected a path of 1 to %zu bytes", s, sizeof out->un.sun_path - 1);
+        out->un.sun_family = AF_UNIX;
+        memcpy(out->un.sun_path, path, n + 1);
+        *len = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + n + 1);
+        return ERR_OK;
+    }
+    if (!split_host_port(s, host, &port))
+        return err_set(e, ERR_INVALID, "engine address '%s': expected unix:/path or host:port", s);
+    if (!strcmp(host, "localhost"))
+        memcpy(host, "127.0.0.1", 10);
+    if (inet_pton(AF_INET, host, &out->in.sin_addr) == 1) {
+        out->in.sin_family = AF_INET;
+        out->in.sin_port = htons((uint16_t)port);
+        *len = sizeof out->in;
+        if ((ntohl(out->in.sin_addr.s_addr) >> 24) == 127)
+            return ERR_OK;
+    } else if (inet_pton(AF_INET6, host, &out->in6.sin6_addr) == 1) {
+        out->in6.sin6_family = AF_INET6;
+        out->in6.sin6_port = htons((uint16_t)port);
+        *len = sizeof out->in6;
+        if (IN6_IS_ADDR_LOOPBACK(&out->in6.sin6_addr))
+            return ERR_OK;
+    } else {
+        return err_set(e, ERR_INVALID, "engine address '%s': expected a numeric address or localhost", s);
+    }
+    return err_set(e, ERR_UNSUPPORTED, "engine address '%s' is not on this machine, and the line to the engine is not encrypted", s);
+}
+
+static void schedule_retry(struct gw_engine *g)
+{
+    struct timeval tv = {g->backoff_ms / 1000, (suseconds_t)(g->backoff_ms % 1000) * 1000};
+    evtimer_add(g->retry, &tv);
+    g->backoff_ms = g->backoff_ms * 2 > g->cfg.backoff_ms_max ? g->cfg.backoff_ms_max : g->backoff_ms * 2;
+}
+
+static void line_down(struct gw_engine *g, const char *why)
+{
+    bool was_up = g->state == LINE_UP;
+    if (was_up || g->state >= LINE_GREETING)
+        log_warn("engine: connection lost (%s)", why);
+    else
+        log_debug("engine: not there (%s)", why);
+    if (g->bev)
+        bufferevent_free(g->bev);
+    g->bev = NULL;
+    eng_frame_reader_free(&g->reader);
+    eng_frame_reader_init(&g->reader, g->cfg.blob_bytes_max + HASH_BYTES);
+    to_state(g, LINE_DOWN);
+    atomic_store(&g->up, false);
+    gw_streams_line_down(g);
+    if (was_up && g->cfg.changed)
+        g->cfg.changed(g->cfg.ctx, false);
+    schedule_retry(g);
+}
+
+static void connect_now(evutil_socket_t fd, short what, void *ctx)
+{
+    struct gw_engine *g = ctx;
+    union any_addr addr;
+    socklen_t len;
+    (void)fd;
+    (void)what;
+    if (parse_address(g->address, &addr, &len, NULL)) /* was checked at open */
+        return;
+    to_state(g, LINE_CONNECTING);
+    g->bev = bufferevent_socket_new(g->base, -1, BEV_OPT_CLOSE_ON_FREE | BEV_OPT_DEFER_CALLBACKS);
+    if (!g->bev) {
+        line_down(g, "out of memory");
+        return;
+    }
+    bufferevent_setcb(g->bev, on_read, NULL, on_event, g);
+    bufferevent_enable(g->bev, EV_READ | EV_WRITE);
+    if (bufferevent_socket_connect(g->bev, &addr.sa, (int)len)) {
+        line_down(g, strerror(errno));
+        return;
+    }
+    if (addr.sa.sa_family != AF_UNIX) {
+        int one = 1;
+        setsockopt(bufferevent_getfd(g->bev), IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
+    }
+}
+
+/* ---- the thread ------------------------------------------------------------------------------------------- */
+
+static void on_tick(evutil_socket_t fd, short what, void *ctx)
+{
+    struct gw_engine *g = ctx;
+    uint64_t now = clock_now_ns(), in_state = now - g->state_since_ns;
+    (void)fd;
+    (void)what;
+    if (g->state == LINE_CONNECTING && in_state > g->cfg.connect_ms * NS_PER_MS)
+        line_down(g, "no connection in time");
+    else if ((g->state == LINE_GREETING || g->state == LINE_FETCHING) && in_state > g->cfg.greet_ms * NS_PER_MS)
+        line_down(g, "no greeting in time");
+    else if (g->state == LINE_UP && now > g->heard_ns && now - g->heard_ns > g->cfg.silence_ms * NS_PER_MS)
+        line_down(g, "silent for too long");
+    else if (g->state == LINE_UP && now > g->heard_ns && now - g->heard_ns > g->cfg.ping_ms * NS_PER_MS && now - g->pinged_ns > g->cfg.ping_ms * NS_PER_MS) {
+        g->pinged_ns = now;
+        gw_line_send(g, ENG_FR_PING, 0, NULL, 0);
+    }
+    gw_streams_tick(g, clock_now_ns()); /* not `now`: waits that began in line_down just now are younger */
+}
+
+static void on_wake(evutil_socket_t fd, short what, void *ctx)
+{
+    struct gw_engine *g = ctx;
+    uint64_t n;
+    (void)what;
+    while (read((int)fd, &n, sizeof n) < 0 && errno == EINTR)
+        ;
+    gw_streams_commands(g);
+    pthread_mutex_lock(&g->lock);
+    bool closing = g->closing;
+    pthread_mutex_unlock(&g->lock);
+    if (closing)
+        event_base_loopbreak(g->base);
+}
+
+static void *run(void *ctx)
+{
+    struct gw_engine *g = ctx;
+    connect_now(-1, 0, g);
+    event_base_dispatch(g->base);
+    gw_streams_commands(g);
+    gw_streams_end_all(g, "the gateway is stopping");
+    return NULL;
+}
+
+int gw_engine_open(gw_engine **out, const struct gw_engine_config *cfg, struct err *e)
+{
+    static const struct timeval tick = {0, TICK_MS * 1000};
+    union any_addr addr;
+    socklen_t len;
+    int rc = parse_address(cfg->address, &addr, &len, e);
+    *out = NULL;
+    if (rc)
+        return rc;
+    gw_engine *g = calloc(1, sizeof *g);
+    if (!g)
+        return err_set(e, ERR_NOMEM, "engine client");
+    g->cfg = *cfg;
+    g->wake_fd = -1;
+    g->inbox_tail = &g->inbox;
+    g->backoff_ms = cfg->backoff_ms_min;
+    pthread_mutex_init(&g->lock, NULL);
+    atomic_init(&g->next_id, 1);
+    eng_frame_reader_init(&g->reader, cfg->blob_bytes_max + HASH_BYTES);
+    buf_init(&g->out, (size_t)cfg->blob_bytes_max * 2);
+    buf_init(&g->hello, HELLO_BYTES_MAX);
+    buf_init(&g->tmpl, cfg->blob_bytes_max);
+    arena_init(&g->d_mem, 8 * (size_t)HELLO_BYTES_MAX);
+    if (!(g->address = strdup(cfg->address)) || !(g->base = event_base_new()) || (g->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) < 0 ||
+        !(g->wake = event_new(g->base, g->wake_fd, EV_READ | EV_PERSIST, on_wake, g)) || !(g->tick = event_new(g->base, -1, EV_PERSIST, on_tick, g)) ||
+        !(g->retry = evtimer_new(g->base, connect_now, g)) || event_add(g->wake, NULL) || event_add(g->tick, &tick)) {
+        rc = err_set(e, ERR_NOMEM, "engine client: event loop");
+        goto out;
+    }
+    if (pthread_create(&g->thread, NULL, run, g)) {
+        rc = err_set(e, ERR_IO, "engine client: cannot start its thread");
+        goto out;
+    }
+    g->thread_started = true;
+    *out = g;
+    g = NULL;
+out:
+    gw_engine_close(g);
+    return rc;
+}
+
+void gw_engine_stop(gw_engine *g)
+{
+    if (!g || !g->thread_started)
+        return;
+    pthread_mutex_lock(&g->lock);
+    g->closing = true;
+    pthread_mutex_unlock(&g->lock);
+    gw_line_wake(g);
+    pthread_join(g->thread, NULL);
+    g->thread_started = false;
+}
+
+void gw_engine_close(gw_engine *g)
+{
+    if (!g)
+        return;
+    gw_engine_stop(g);
+    if (g->bev)
+        bufferevent_free(g->bev);
+    if (g->wake)
+        event_free(g->wake);
+    if (g->tick)
+        event_free(g->tick);
+    if (g->retry)
+        event_free(g->retry);
+    if (g->base)
+        event_base_free(g->base);
+    if (g->wake_fd >= 0)
+        close(g->wake_fd);
+    eng_frame_reader_free(&g->reader);
+    gw_served_unref(g->served);
+    gw_tok_unref(g->tok);
+    buf_free(&g->out);
+    buf_free(&g->hello);
+    buf_free(&g->tmpl);
+    arena_free(&g->d_mem);
+    pthread_mutex_destroy(&g->lock);
+    free(g->address);
+    free(g);
+}
+
+bool gw_engine_up(gw_engine *g) { return atomic_load(&g->up); }
+
+struct gw_served *gw_engine_served(gw_engine *g)
+{
+    pthread_mutex_lock(&g->lock);
+    struct gw_served *s = gw_served_ref(g->served);
+    pthread_mutex_unlock(&g->lock);
+    return s;
+}
+
+void gw_engine_stats(gw_engine *g, struct gw_engine_stats *s)
+{
+    pthread_mutex_lock(&g->lock);
+    s->has_engine = g->has_engine_stats;
+    s->engine = g->engine_stats;
+    pthread_mutex_unlock(&g->lock);
+    s->up = atomic_load(&g->up);
+    s->connects = atomic_load(&g->connects);
+    s->restarts = atomic_load(&g->restarts);
+    s->resubmitted = atomic_load(&g->resubmitted);
+    s->lost = atomic_load(&g->lost);
+    s->streams = atomic_load(&g->n_streams);
+}

@@ -1,0 +1,51 @@
+/* gateway/gateway.h - the gateway's front: one object that listens, answers, and talks to an engine. Used by the verbs.
+ *
+ * Owns:      the server, the application, the prompt workers, the line to the engine, the keys.
+ * Leaves:    signals and command lines to cli/.
+ * Invariant: without a TLS certificate or without keys it listens on this machine's own addresses only; what it made up for itself
+ *            (key, certificate) is in the state directory.
+ * Threads:   open, run and close from one thread; gw_gateway_stop from any, and from a signal handler. */
+#ifndef SLUICE_GATEWAY_GATEWAY_H
+#define SLUICE_GATEWAY_GATEWAY_H
+#include <stdbool.h>
+#include <stdint.h>
+#include "base/arena.h"
+#include "base/conf.h"
+#include "base/err.h"
+#include "gateway/tenant.h"
+
+enum gw_metrics_access { GW_METRICS_AUTO /* open on loopback, key elsewhere */, GW_METRICS_OPEN, GW_METRICS_KEY };
+
+/* conf/gateway.conf says what each means. 0 and NULL as given there. */
+struct gw_config {
+    struct conf_list listen;               /* "host:port"; empty: 127.0.0.1:8443 */
+    const char *engine;
+    const char *state_dir, *keys_file, *api_key, *tls_cert, *tls_key;
+    bool tls, plain_anywhere;
+    int metrics;                           /* enum gw_metrics_access */
+    int64_t threads, workers, connections_max, streams_max, queue_requests, preparing_max, headers_max;
+    uint64_t queue_tokens;                 /* a plain number; K M G work */
+    uint64_t header_bytes, body_bytes, body_bytes_total, prompt_memory, backlog_high, backlog_low, backlog_max;
+    uint64_t handshake_ms, header_ms, body_ms, body_total_ms, idle_ms, write_stall_ms, heartbeat_ms, request_ms, engine_lost_ms, drain_ms;
+    int log_level;                         /* enum log_level */
+    bool log_json;
+};
+void gw_config_default(struct gw_config *c);
+/* The directives of conf/gateway.conf; serve takes some of them as flags. */
+extern const struct conf_directive gw_config_directives[];
+extern const size_t gw_config_n_directives;
+int gw_config_read_file(struct gw_config *c, const char *path, struct arena *a, struct err *e); /* over the defaults */
+
+typedef struct gw_gateway gw_gateway;
+/* Listens and begins to connect to the engine. ERR_INVALID: a configuration that is refused, and why; ERR_IO. c and its strings need
+ * not outlive the call. */
+int gw_gateway_open(gw_gateway **out, const struct gw_config *c, struct err *e);
+unsigned gw_gateway_run(gw_gateway *g);     /* until gw_gateway_stop, then drains for drain_ms; how many requests were cut off */
+void gw_gateway_stop(gw_gateway *g);
+void gw_gateway_close(gw_gateway *g);       /* NULL is fine */
+
+uint16_t gw_gateway_port(const gw_gateway *g, unsigned i);   /* the bound port of listen[i] */
+bool gw_gateway_ready(gw_gateway *g);                        /* an engine is connected that has generated a token */
+const char *gw_gateway_key(const gw_gateway *g, bool *made); /* the generated key; NULL: there is a keys file or api_key. made: just now */
+const char *gw_gateway_ca(const gw_gateway *g);              /* path of the certificate that clients must trust; NULL: plain HTTP */
+#endif
