@@ -32,7 +32,6 @@ START_TEST(core)
     used_is(kv, 4);
     ck_assert_int_eq(eng_kv_reserve(kv, 0, 20, &e), ERR_OK); /* nothing new */
     used_is(kv, 4);
-    ck_assert_int_eq(eng_kv_reserve(kv, 2, 256 - 100, &e), ERR_AGAIN); /* the windowed pool is not made for a prompt at once */
     ck_assert_int_eq(eng_kv_reserve(kv, 2, 32, &e), ERR_OK);
     eng_kv_table(kv, 0, 0, table);
     eng_kv_table(kv, 0, 2, other);
