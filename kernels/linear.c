@@ -108,19 +108,26 @@ static float f16_at(const uint8_t *p, unsigned i)
     return krn_f16_to_f32(h);
 }
 
-/* The integers of a tiled block: w[row][column]; d and m of each row. Q4_0 and Q8_0 have no m. */
-static void unpack_block(enum krn_type t, const uint8_t *p, int8_t w[R][B], float d[R], float m[R])
+/* The integers of a tiled block: w[column][row]; d and m of each row. Q4_0 and Q8_0 have no m. */
+static void unpack_block(enum krn_type t, const uint8_t *p, int16_t w[B][R], float d[R], float m[R])
 {
     for (unsigned i = 0; i < R; i++) {
         d[i] = f16_at(p, i);
         m[i] = t == KRN_Q4_1 ? f16_at(p + 2 * R, i) : 0;
     }
     p += t == KRN_Q4_1 ? 4 * R : 2 * R;
-    for (unsigned i = 0; i < R; i++)
-        for (unsigned c = 0; c < B; c++) {
-            unsigned byte = t == KRN_Q8_0 ? p[c / 4 * R * 4 + i * 4 + c % 4] : p[c % 16 / 4 * R * 4 + i * 4 + c % 4];
-            unsigned nibble = c < 16 ? byte & 15 : byte >> 4;
-            w[i][c] = (int8_t)(t == KRN_Q8_0 ? (int)(int8_t)byte : t == KRN_Q4_0 ? (int)nibble - 8 : (int)nibble);
+    if (t == KRN_Q8_0) {
+        for (unsigned c = 0; c < B; c++)
+            for (unsigned i = 0; i < R; i++)
+                w[c][i] = (int8_t)p[c / 4 * R * 4 + i * 4 + c % 4];
+        return;
+    }
+    int zero = t == KRN_Q4_0 ? 8 : 0;
+    for (unsigned c = 0; c < B / 2; c++)
+        for (unsigned i = 0; i < R; i++) {
+            unsigned byte = p[c / 4 * R * 4 + i * 4 + c % 4];
+            w[c][i] = (int16_t)((int)(byte & 15) - zero);
+            w[B / 2 + c][i] = (int16_t)((int)(byte >> 4) - zero);
         }
 }
 
@@ -132,12 +139,12 @@ static void expand_tile(const struct krn_weight *k, const uint8_t *tile, uint32_
         krn_expand(k->type, tile + (size_t)c0 * R * bytes, (size_t)n * R, &w[0][0]);
         return;
     }
-    int8_t q[R][B];
+    int16_t q[B][R];
     float d[R], m[R];
     unpack_block(k->type, tile + (size_t)(c0 / B) * R * bytes, q, d, m);
     for (unsigned c = 0; c < B; c++)
         for (unsigned i = 0; i < R; i++)
-            w[c][i] = k->type == KRN_Q4_1 ? d[i] * (float)q[i][c] + m[i] : d[i] * (float)q[i][c];
+            w[c][i] = k->type == KRN_Q4_1 ? d[i] * (float)q[c][i] + m[i] : d[i] * (float)q[c][i];
 }
 
 bool krn_linear_bias(const struct krn_linear *l, uint32_t row0, float out[R])
@@ -154,23 +161,25 @@ bool krn_linear_bias(const struct krn_linear *l, uint32_t row0, float out[R])
 
 static void tile_int8(const struct krn_linear *l, const struct krn_operand *a, const uint8_t *tile, uint32_t t0, uint32_t g, float acc[G][R])
 {
-    int8_t w[R][B];
+    int16_t w[B][R];
     float d[R], m[R];
     enum krn_type type = l->w->type;
     uint32_t step;
     size_t at = krn_operand_entry(a, t0, &step);
     for (uint32_t b = 0; b < a->cols / B; b++, at += step, tile += R * krn_types[type].block_bytes) {
         unpack_block(type, tile, w, d, m);
-        for (uint32_t t = 0; t < g; t++)
+        for (uint32_t t = 0; t < g; t++) {
+            const int8_t *q = a->q + (at + t) * B;
+            int dot[R] = {0};
+            for (unsigned c = 0; c < B; c++)
+                for (unsigned i = 0; i < R; i++)
+                    dot[i] += w[c][i] * q[c];
             for (unsigned i = 0; i < R; i++) {
-                const int8_t *q = a->q + (at + t) * B;
-                int dot = 0;
-                for (unsigned c = 0; c < B; c++)
-                    dot += w[i][c] * q[c];
-                acc[t][i] = fmaf((float)dot, d[i] * a->d[at + t], acc[t][i]);
+                acc[t][i] = fmaf((float)dot[i], d[i] * a->d[at + t], acc[t][i]);
                 if (type == KRN_Q4_1)
                     acc[t][i] = fmaf(m[i], a->s[at + t], acc[t][i]);
             }
+        }
     }
 }
 
