@@ -34,7 +34,7 @@ SRC    := $(filter-out $(ISA_SKIP) cli/main.c,$(foreach d,$(LAYERS),$(wildcard $
 OBJ    := $(SRC:%.c=$(B)/%.o) $(B)/gen/embedded.o
 LIB    := $(B)/libsluice.a
 TESTS  := $(patsubst %.c,$(B)/%,$(wildcard tests/*/check_*.c))
-HELPER := $(patsubst %.c,$(B)/%.o,$(wildcard tests/support/*.c))
+HELPER := $(patsubst %.c,$(B)/%.o,$(filter-out $(ISA_SKIP),$(wildcard tests/support/*.c)))
 FUZZ   := $(patsubst tests/fuzz/%.c,build/fuzz/bin/%,$(wildcard tests/fuzz/fuzz_*.c))
 T      ?=
 
