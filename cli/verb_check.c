@@ -1,0 +1,275 @@
+/* sluice check MODEL [--json]: the Day-0 report. Exit 0 only if the model can run here. */
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/json.h"
+#include "cli/cli.h"
+#include "cli/verbs.h"
+#include "engine/check.h"
+
+#define SHOWN 12 /* findings of each kind in the text report; --json has all that were kept */
+
+static const char *const supports[] = {"missing", "plain C", "fast"};
+
+static void usage(FILE *f)
+{
+    fprintf(f, "usage: sluice check MODEL [--json]\n"
+               "Files, tensors, config, operators and state of a model, from headers alone. MODEL: a GGUF file or a directory with config.json.\n"
+               "Exit 0: it can run; 1: it cannot, and the report says why.\n");
+}
+
+/* 1560860324864 -> "1,560,860,324,864"; eight buffers in turn. */
+static const char *grouped(uint64_t v)
+{
+    static char buf[8][32];
+    static unsigned turn;
+    char digits[24], *out = buf[turn++ % 8];
+    int n = snprintf(digits, sizeof digits, "%" PRIu64, v), at = 0;
+
+    for (int i = 0; i < n; i++) {
+        if (i && (n - i) % 3 == 0)
+            out[at++] = ',';
+        out[at++] = digits[i];
+    }
+    out[at] = 0;
+    return out;
+}
+
+static size_t missing_files(const off_catalog *c)
+{
+    size_t n = 0;
+
+    for (size_t i = 0; i < off_catalog_files(c); i++)
+        n += off_catalog_file(c, i)->missing;
+    return n;
+}
+
+static void print_model(const off_catalog *c, const struct eng_report *r, const char *path)
+{
+    size_t files = off_catalog_files(c), missing = missing_files(c);
+
+    printf("model      %s: %s, %s bytes of tensors\n", path, off_catalog_kind(c) == OFF_GGUF ? "GGUF" : "safetensors", grouped(off_catalog_bytes(c)));
+    printf("files      %s present, %s missing, %s problems\n", grouped(files - missing), grouped(missing), grouped(r->total[ENG_ISSUE_FILE]));
+    if (r->sheet)
+        printf("sheet      %s for %s\n", r->sheet, r->model_type ? r->model_type : "?");
+    else
+        printf("sheet      none for %s\n", r->model_type ? r->model_type : "(no model_type)");
+    if (r->suggestion)
+        printf("nearest    %s binds %s of %s names; below is what stands against it\n", r->suggestion, grouped(r->suggestion_bound), grouped(r->names));
+    size_t unknown = r->total[ENG_ISSUE_UNKNOWN];
+    printf("tensors    %s in the files: %s bound, %s excused, %s unknown; %s missing, %s mis-shaped\n", grouped(r->names), grouped(r->bound), grouped(r->excused),
+           grouped(unknown), grouped(r->total[ENG_ISSUE_MISSING]), grouped(r->total[ENG_ISSUE_SHAPE]));
+    for (size_t i = 0; i < r->n_excuses; i++)
+        printf("  excused  %s: %s\n", grouped(r->excuse[i].n), r->excuse[i].reason);
+    printf("dtypes    ");
+    for (size_t i = 0; i < r->n_dtypes; i++)
+        printf(" %s %s (%s bytes)%s", r->dtype[i].name, grouped(r->dtype[i].tensors), grouped(r->dtype[i].bytes), i + 1 < r->n_dtypes ? "," : "\n");
+}
+
+static void print_plan(const struct eng_plan *p, const struct eng_report *r, const char *backend)
+{
+    printf("plan       %u layers, hidden %u, vocabulary %u, context %s; %s calls in %u segments\n", p->layers, p->hidden, p->vocab, grouped(p->ctx), grouped(p->n_ops),
+           p->n_segments);
+    printf("state      %s bytes a token (16-bit KV), %s bytes a sequence\n", grouped(eng_plan_kv_bytes_per_token(p, KRN_BF16)), grouped(eng_plan_state_bytes_per_seq(p)));
+    for (uint32_t i = 0; i < p->n_kv; i++) {
+        const struct eng_kv_group *g = &p->kv[i];
+        printf("  group    $%s: %u layers, %u heads of %u + %u", g->state, g->n_layers, g->heads, g->dim_k, g->dim_v);
+        printf(g->window ? ", window %u\n" : "\n", g->window);
+    }
+    for (uint32_t i = 0; i < p->n_recurrent; i++)
+        printf("  state    $%s: %u layers, %u fields\n", p->recurrent[i].state, p->recurrent[i].n_layers, p->recurrent[i].n_fields);
+    printf("operators  on %s\n", backend);
+    for (size_t i = 0; i < r->n_ops; i++) {
+        const struct eng_op_use *u = &r->op[i];
+        bool packed = u->weighted && strcmp(u->form, "plain");
+        printf("  %-10s %-12s %8s calls  %s\n", u->name, packed ? u->form : u->weighted ? krn_types[u->type].name : "", grouped(u->calls), supports[u->support]);
+    }
+}
+
+static void print_findings(const struct eng_report *r)
+{
+    for (int k = 0; k < ENG_ISSUE_COUNT; k++) {
+        size_t shown = 0;
+        if (!r->total[k])
+            continue;
+        if (k == ENG_ISSUE_INERT) {
+            printf("not read  ");
+            for (size_t i = 0; i < r->n; i++)
+                if (r->v[i].kind == ENG_ISSUE_INERT)
+                    printf(" %s", r->v[i].text);
+            printf("\n");
+            continue;
+        }
+        for (size_t i = 0; i < r->n && shown < SHOWN; i++)
+            if ((int)r->v[i].kind == k)
+                shown += printf("%-10s %s\n", eng_issue_name((enum eng_issue)k), r->v[i].text) > 0;
+        if (r->total[k] > shown)
+            printf("%-10s and %s more\n", eng_issue_name((enum eng_issue)k), grouped(r->total[k] - shown));
+    }
+}
+
+static void key_u64(struct buf *b, const char *key, uint64_t v) { buf_printf(b, "\"%s\":%" PRIu64 ",", key, v); }
+static void key_str(struct buf *b, const char *key, const char *v)
+{
+    buf_printf(b, "\"%s\":", key);
+    json_put_cstr(b, v);
+    buf_char(b, ',');
+}
+static void close_list(struct buf *b, const char *end)
+{
+    if (b->len && b->data[b->len - 1] == ',')
+        b->len--;
+    buf_str(b, end);
+}
+
+static void json_findings(struct buf *b, const struct eng_report *r)
+{
+    buf_str(b, "\"findings\":[");
+    for (size_t i = 0; i < r->n; i++) {
+        const struct eng_finding *f = &r->v[i];
+        buf_char(b, '{');
+        key_str(b, "kind", eng_issue_name(f->kind));
+        key_str(b, "text", f->text);
+        key_str(b, "tensor", f->tensor);
+        key_str(b, "expected", f->expected);
+        key_str(b, "found", f->found);
+        close_list(b, "},");
+    }
+    close_list(b, "],\"totals\":{");
+    for (int k = 0; k < ENG_ISSUE_COUNT; k++)
+        key_u64(b, eng_issue_name((enum eng_issue)k), r->total[k]);
+    close_list(b, "},");
+}
+
+static void json_plan(struct buf *b, const struct eng_plan *p, const struct eng_report *r)
+{
+    buf_str(b, "\"plan\":{");
+    key_u64(b, "layers", p->layers);
+    key_u64(b, "hidden", p->hidden);
+    key_u64(b, "vocab", p->vocab);
+    key_u64(b, "context", p->ctx);
+    key_u64(b, "calls", p->n_ops);
+    key_u64(b, "kv_bytes_per_token", eng_plan_kv_bytes_per_token(p, KRN_BF16));
+    key_u64(b, "state_bytes_per_sequence", eng_plan_state_bytes_per_seq(p));
+    buf_str(b, "\"operators\":[");
+    for (size_t i = 0; i < r->n_ops; i++) {
+        buf_char(b, '{');
+        key_str(b, "name", r->op[i].name);
+        key_str(b, "dtype", r->op[i].weighted ? krn_types[r->op[i].type].name : NULL);
+        key_str(b, "form", r->op[i].weighted ? r->op[i].form : NULL);
+        key_u64(b, "calls", r->op[i].calls);
+        key_str(b, "support", supports[r->op[i].support]);
+        close_list(b, "},");
+    }
+    close_list(b, "]},");
+}
+
+static int print_json(const off_catalog *c, const struct eng_plan *p, const struct eng_report *r, const char *path, const char *backend)
+{
+    struct buf b;
+
+    buf_init(&b, 16u << 20);
+    buf_char(&b, '{');
+    key_str(&b, "model", path);
+    key_str(&b, "kind", off_catalog_kind(c) == OFF_GGUF ? "gguf" : "safetensors");
+    key_u64(&b, "bytes", off_catalog_bytes(c));
+    key_u64(&b, "files", off_catalog_files(c));
+    key_u64(&b, "files_missing", missing_files(c));
+    key_str(&b, "model_type", r->model_type);
+    key_str(&b, "sheet", r->sheet);
+    key_str(&b, "nearest", r->suggestion);
+    key_str(&b, "backend", backend);
+    key_u64(&b, "tensors", r->names);
+    key_u64(&b, "bound", r->bound);
+    key_u64(&b, "excused", r->excused);
+    buf_str(&b, "\"excuses\":{");
+    for (size_t i = 0; i < r->n_excuses; i++) {
+        json_put_cstr(&b, r->excuse[i].reason);
+        buf_printf(&b, ":%zu,", r->excuse[i].n);
+    }
+    close_list(&b, "},\"dtypes\":{");
+    for (size_t i = 0; i < r->n_dtypes; i++)
+        buf_printf(&b, "\"%s\":{\"tensors\":%zu,\"bytes\":%" PRIu64 "},", r->dtype[i].name, r->dtype[i].tensors, r->dtype[i].bytes);
+    close_list(&b, "},");
+    if (p)
+        json_plan(&b, p, r);
+    json_findings(&b, r);
+    buf_printf(&b, "\"problems\":%zu,\"can_run\":%s}\n", eng_report_problems(r), eng_report_problems(r) ? "false" : "true");
+    bool ok = !b.failed && fwrite(b.data, 1, b.len, stdout) == b.len;
+    buf_free(&b);
+    return ok ? CLI_OK : CLI_FAULT;
+}
+
+static int report(const off_catalog *c, const char *path, bool json)
+{
+    struct eng_report r;
+    struct eng_plan *p;
+    struct err e = {0};
+    int rc;
+
+    eng_report_init(&r);
+    if (eng_check(c, &krn_cpu, &r, &p, &e)) {
+        fprintf(stderr, "sluice check: %s\n", e.msg);
+        eng_report_free(&r);
+        return CLI_FAULT;
+    }
+    size_t problems = eng_report_problems(&r);
+    if (json) {
+        rc = print_json(c, p, &r, path, krn_cpu.name);
+    } else {
+        print_model(c, &r, path);
+        if (p)
+            print_plan(p, &r, krn_cpu.name);
+        print_findings(&r);
+        printf(problems ? "verdict    cannot run: %s problems\n" : "verdict    can run%s\n", problems ? grouped(problems) : "");
+        rc = CLI_OK;
+    }
+    eng_plan_close(p);
+    eng_report_free(&r);
+    return rc ? rc : problems ? CLI_NO : CLI_OK;
+}
+
+int verb_check(int argc, char **argv)
+{
+    const char *path = NULL;
+    bool json = false;
+    off_catalog *c;
+    struct err e = {0};
+    int rc;
+
+    for (int i = 1; i < argc; i++) {
+        if (!strcmp(argv[i], "--help") || !strcmp(argv[i], "-h")) {
+            usage(stdout);
+            return CLI_OK;
+        }
+        if (!strcmp(argv[i], "--json")) {
+            json = true;
+        } else if (argv[i][0] == '-' || path) {
+            fprintf(stderr, "sluice check: unexpected argument %s\n", argv[i]);
+            usage(stderr);
+            return CLI_USAGE;
+        } else {
+            path = argv[i];
+        }
+    }
+    if (!path) {
+        usage(stderr);
+        return CLI_USAGE;
+    }
+    if (off_catalog_open(&c, path, 1, &e)) {
+        if (json) {
+            struct buf b;
+            buf_init(&b, 1u << 16);
+            json_put_cstr(&b, e.msg);
+            printf("{\"can_run\":false,\"problems\":1,\"error\":%s}\n", b.failed ? "null" : b.data);
+            buf_free(&b);
+        } else {
+            fprintf(stderr, "sluice check: %s\n", e.msg);
+        }
+        return CLI_NO;
+    }
+    rc = report(c, path, json);
+    off_catalog_close(c);
+    return rc;
+}
