@@ -1,0 +1,161 @@
+#include "engine/chat.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { KEYS_MAX = 16 };
+struct eng_chat {
+    const eng_tok *tok;
+    eng_template *tmpl;
+    struct arena mem;
+    struct json *specials;
+    const char *trusted[KEYS_MAX + 1]; /* context keys whose text is the model's own */
+    bool knows_developer;              /* the template tells the role apart; others get "system" */
+};
+
+int eng_chat_open(eng_chat **out, const eng_tok *tok, const char *tmpl, size_t n, const struct json *special_tokens, struct err *e)
+{
+    *out = NULL;
+    eng_chat *c = calloc(1, sizeof *c);
+    if (!c)
+        return err_set(e, ERR_NOMEM, "chat template");
+    arena_init(&c->mem, 16u << 20);
+    c->tok = tok;
+    c->knows_developer = memmem(tmpl, n, "developer", 9) != NULL;
+    c->specials = json_new(&c->mem, JSON_OBJECT);
+    for (size_t i = 0; json_is(special_tokens, JSON_OBJECT) && i < special_tokens->n && i < KEYS_MAX; i++) {
+        const struct json_member *m = &special_tokens->members[i];
+        if (!json_is(m->value, JSON_STRING))
+            continue;
+        char *key = arena_strdup(&c->mem, m->key, m->key_len);
+        if (key && json_set(&c->mem, c->specials, key, json_new_str(&c->mem, m->value->s, m->value->n)))
+            c->trusted[c->specials->n - 1] = key;
+    }
+    int rc = eng_template_open(&c->tmpl, tmpl, n, NULL, e);
+    if (rc) {
+        err_prefix(e, rc, "chat template");
+        eng_chat_close(c);
+        return rc;
+    }
+    *out = c;
+    return ERR_OK;
+}
+
+void eng_chat_close(eng_chat *c)
+{
+    if (!c)
+        return;
+    eng_template_close(c->tmpl);
+    arena_free(&c->mem);
+    free(c);
+}
+
+/* Text parts joined into one string: what the templates of text models expect. */
+static int join_parts(const struct json *parts, size_t msg, struct arena *a, struct json **out, struct err *e)
+{
+    size_t n = 0;
+    for (size_t i = 0; i < parts->n; i++) {
+        const struct json *p = parts->items[i], *text = json_get(p, "text");
+        if (!json_is(p, JSON_OBJECT) || !json_str(json_get(p, "type")))
+            return err_set(e, ERR_INVALID, "messages[%zu].content[%zu]: expected an object with a type", msg, i);
+        if (!json_eq(json_get(p, "type"), "text"))
+            return err_set(e, ERR_INVALID, "messages[%zu].content[%zu].type: expected \"text\", found \"%.40s\": this model takes text alone", msg, i,
+                           json_str(json_get(p, "type")));
+        if (!json_is(text, JSON_STRING))
+            return err_set(e, ERR_INVALID, "messages[%zu].content[%zu].text: expected a string", msg, i);
+        n += text->n;
+    }
+    char *s = arena_alloc(a, n + 1);
+    if (!s)
+        return err_set(e, ERR_LIMIT, "messages[%zu].content: %zu bytes are too many", msg, n);
+    n = 0;
+    for (size_t i = 0; i < parts->n; i++) {
+        const struct json *text = json_get(parts->items[i], "text");
+        memcpy(s + n, text->s, text->n);
+        n += text->n;
+    }
+    *out = json_new_str(a, s, n);
+    return *out ? ERR_OK : err_set(e, ERR_LIMIT, "the request is too large");
+}
+
+static int check_role(const eng_chat *c, const struct json *m, size_t i, const char **role, struct err *e)
+{
+    static const char *const roles[] = {"system", "developer", "user", "assistant", "tool"};
+    *role = json_str(json_get(m, "role"));
+    for (size_t k = 0; *role && k < sizeof roles / sizeof *roles; k++)
+        if (!strcmp(*role, roles[k])) {
+            if (k == 1 && !c->knows_developer)
+                *role = "system";
+            return ERR_OK;
+        }
+    return err_set(e, ERR_INVALID, "messages[%zu].role: expected system, developer, user, assistant or tool, found %s%.40s%s", i, *role ? "\"" : "",
+                   *role ? *role : "none", *role ? "\"" : "");
+}
+
+/* A message as templates want it: every field as it came, content a string (or null), the role one that the template knows. */
+static int copy_message(const eng_chat *c, const struct json *m, size_t i, struct arena *a, struct json **out, struct err *e)
+{
+    const char *role;
+    if (!json_is(m, JSON_OBJECT))
+        return err_set(e, ERR_INVALID, "messages[%zu]: expected an object", i);
+    int rc = check_role(c, m, i, &role, e);
+    if (rc)
+        return rc;
+    const struct json *content = json_get(m, "content");
+    struct json *joined = NULL;
+    if (json_is(content, JSON_ARRAY)) {
+        if ((rc = join_parts(content, i, a, &joined, e)))
+            return rc;
+    } else if (content && !json_is(content, JSON_STRING) && !json_is(content, JSON_NULL)) {
+        return err_set(e, ERR_INVALID, "messages[%zu].content: expected a string or an array of parts", i);
+    } else if (!json_is(content, JSON_STRING) && (!strcmp(role, "user") || !strcmp(role, "system"))) {
+        return err_set(e, ERR_INVALID, "messages[%zu].content: expected a string or an array of parts, found none", i);
+    }
+    struct json *copy = json_new(a, JSON_OBJECT);
+    bool ok = copy != NULL;
+    for (size_t k = 0; ok && k < m->n; k++) {
+        const struct json *v = m->members[k].value;
+        if (!strcmp(m->members[k].key, "role"))
+            v = json_new_str(a, role, strlen(role));
+        else if (joined && v == content)
+            v = joined;
+        ok = v && json_set(a, copy, m->members[k].key, v);
+    }
+    *out = copy;
+    return ok ? ERR_OK : err_set(e, ERR_LIMIT, "the request is too large");
+}
+
+static int make_context(const eng_chat *c, const struct json *body, struct arena *a, struct json **out, struct err *e)
+{
+    const struct json *messages = json_get(body, "messages"), *tools = json_get(body, "tools"), *extra = json_get(body, "chat_template_kwargs");
+    if (!json_is(messages, JSON_ARRAY) || !messages->n)
+        return err_set(e, ERR_INVALID, "messages: expected an array with at least one message");
+    struct json *ctx = json_new(a, JSON_OBJECT), *list = json_new(a, JSON_ARRAY);
+    bool ok = ctx && list;
+    for (size_t i = 0; ok && json_is(extra, JSON_OBJECT) && i < extra->n; i++)
+        ok = json_set(a, ctx, extra->members[i].key, extra->members[i].value);
+    for (size_t i = 0; ok && i < c->specials->n; i++) /* after the request's: they are trusted by name */
+        ok = json_set(a, ctx, c->specials->members[i].key, c->specials->members[i].value);
+    for (size_t i = 0; ok && i < messages->n; i++) {
+        struct json *copy = NULL;
+        int rc = copy_message(c, messages->items[i], i, a, &copy, e);
+        if (rc)
+            return rc;
+        ok = json_push(a, list, copy);
+    }
+    ok = ok && json_set(a, ctx, "messages", list) && json_set(a, ctx, "add_generation_prompt", json_new_bool(a, true));
+    if (ok && json_is(tools, JSON_ARRAY) && tools->n)
+        ok = json_set(a, ctx, "tools", tools);
+    *out = ctx;
+    return ok ? ERR_OK : err_set(e, ERR_LIMIT, "the request is too large");
+}
+
+int eng_chat_prompt(const eng_chat *c, const struct json *body, int64_t now, struct arena *a, struct eng_ids *ids, struct err *e)
+{
+    struct json *ctx = NULL;
+    struct eng_prompt p;
+    int rc = make_context(c, body, a, &ctx, e);
+    if (!rc && (rc = eng_template_render(c->tmpl, ctx, c->trusted, now, a, &p, e)))
+        return err_prefix(e, rc, "messages");
+    return rc ? rc : eng_tok_encode_spans(c->tok, p.text, p.spans, p.n_spans, ids, e);
+}
