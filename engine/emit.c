@@ -78,8 +78,12 @@ static int push_op(struct operands *o, const struct krn_op *op)
 
 static struct krn_op blank(const struct operands *o)
 {
-    struct krn_op op = {.code = o->op->code, .layer = o->c->env.layer < 0 ? KRN_NO_LAYER : (uint16_t)o->c->env.layer, .state = KRN_NO_STATE};
+    struct krn_op op;
 
+    memset(&op, 0, sizeof op); /* padding too: calls are compared and hashed as bytes */
+    op.code = o->op->code;
+    op.layer = o->c->env.layer < 0 ? KRN_NO_LAYER : (uint16_t)o->c->env.layer;
+    op.state = KRN_NO_STATE;
     for (unsigned i = 0; i < KRN_OP_WEIGHTS; i++)
         op.weight[i] = KRN_NO_WEIGHT;
     return op;
