@@ -1,0 +1,499 @@
+/* The server over loopback: deadlines, bounded buffers, back-pressure, caps, drain, and that nothing is left after a soak. */
+#include <check.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "tests/support/gw_rig.h"
+
+#define H "Host: localhost\r\n"
+#define PIECE 8192
+static struct rig rig;
+static struct client cl;
+
+static uint64_t ms_since(uint64_t t) { return (clock_now_ns() - t) / NS_PER_MS; }
+static void stop(void)
+{
+    client_close(&cl);
+    rig_close(&rig);
+}
+
+/* ---- deadlines ---------------------------------------------------------------------------------------------------- */
+static void short_deadlines(struct gw_server_config *cfg)
+{
+    rig_config(cfg);
+    cfg->handshake_ms = cfg->header_ms = cfg->body_ms = 250;
+    cfg->body_total_ms = 600;
+    cfg->idle_ms = 350;
+    cfg->heartbeat_ms = 100;
+}
+
+START_TEST(slow_head)
+{
+    struct gw_server_config cfg;
+    struct gw_counters c;
+    short_deadlines(&cfg);
+    rig_open(&rig, &cfg, _i);
+    client_open(&cl, &rig);
+    uint64_t t = clock_now_ns();
+    client_say(&cl, "GET / HTTP/1.1\r\n" H "X: ");
+    for (int i = 0; i < 4; i++) { /* a byte now and then does not buy time */
+        clock_sleep_ns(50 * NS_PER_MS);
+        client_say(&cl, "y");
+    }
+    client_expect(&cl, "HTTP/1.1 408 ", 2000);
+    ck_assert_uint_lt(ms_since(t), 600);
+    client_expect_end(&cl, 3000);
+    client_close(&cl);
+    client_open(&cl, &rig); /* says nothing at all: closed without a word */
+    client_expect_end(&cl, 2000);
+    ck_assert_uint_eq(cl.len, 0);
+    rig_counters(&rig, &c);
+    ck_assert_uint_eq(c.timeouts, 1);
+    stop();
+}
+END_TEST
+
+START_TEST(slow_body)
+{
+    struct gw_server_config cfg;
+    short_deadlines(&cfg);
+    rig_open(&rig, &cfg, _i);
+    client_open(&cl, &rig);
+    client_say(&cl, "POST /echo HTTP/1.1\r\n" H "Content-Length: 100\r\n\r\nab");
+    client_expect(&cl, "HTTP/1.1 408 ", 2000);
+    client_close(&cl);
+    client_open(&cl, &rig);
+    client_say(&cl, "POST /echo HTTP/1.1\r\n" H "Content-Length: 100\r\n\r\n");
+    uint64_t t = clock_now_ns();
+    for (int i = 0; i < 12; i++) { /* never silent for long, but too long altogether */
+        clock_sleep_ns(80 * NS_PER_MS);
+        client_say(&cl, "y");
+    }
+    client_expect(&cl, "HTTP/1.1 408 ", 2000);
+    ck_assert_uint_lt(ms_since(t), 1500);
+    stop();
+}
+END_TEST
+
+START_TEST(idle)
+{
+    struct gw_server_config cfg;
+    short_deadlines(&cfg);
+    rig_open(&rig, &cfg, _i);
+    client_open(&cl, &rig);
+    client_get(&cl, "/hello");
+    client_expect(&cl, "hello", 5000);
+    clock_sleep_ns(280 * NS_PER_MS); /* longer than a head may take, shorter than idle */
+    client_get(&cl, "/hello");
+    client_expect(&cl, "hello", 5000);
+    uint64_t t = clock_now_ns();
+    client_expect_end(&cl, 2000);
+    ck_assert_uint_gt(ms_since(t), 250);
+    ck_assert_uint_eq(cl.len, 0);
+    stop();
+}
+END_TEST
+
+START_TEST(no_handshake)
+{
+    struct gw_server_config cfg;
+    struct gw_counters c;
+    short_deadlines(&cfg);
+    rig_open(&rig, &cfg, true);
+    cl = (struct client){.fd = client_connect(rig.port)};
+    client_expect_end(&cl, 2000);
+    rig_counters(&rig, &c);
+    ck_assert_uint_eq(c.handshakes_failed, 1);
+    stop();
+}
+END_TEST
+
+START_TEST(heartbeats)
+{
+    struct gw_server_config cfg;
+    struct gw_counters c;
+    short_deadlines(&cfg);
+    rig_open(&rig, &cfg, _i);
+    client_open(&cl, &rig);
+    client_get(&cl, "/quiet");
+    client_expect(&cl, "\r\n\r\n", 2000);
+    uint64_t t = clock_now_ns();
+    for (int i = 0; i < 8; i++) /* also past idle_ms: a running stream has no such deadline */
+        client_expect(&cl, "8\r\n: beat\n\n\r\n", 2000);
+    ck_assert_uint_ge(ms_since(t), 700);
+    client_close(&cl);
+    ck_assert_int_eq(rig_gone(&rig, 2000), GW_GONE_CLOSED);
+    rig_counters(&rig, &c);
+    ck_assert_uint_ge(c.heartbeats, 8);
+    stop();
+}
+END_TEST
+
+/* ---- back-pressure ------------------------------------------------------------------------------------------------- */
+/* Counts pieces of 8 KiB and checks that each is of one letter, in the order they were written. */
+static void read_flood(struct client *c, unsigned pieces)
+{
+    char want[32];
+    snprintf(want, sizeof want, "%x\r\n", PIECE);
+    for (unsigned left = pieces; left; left--) {
+        client_expect(c, want, 5000);
+        while (c->len < PIECE + 2)
+            ck_assert(client_fill(c, 5000));
+        char letter = (char)('a' + left % 26);
+        int same = 0;
+        while (same < PIECE && c->data[same] == letter)
+            same++;
+        ck_assert_msg(same == PIECE, "piece %u, byte %d: %02x, want %c", left, same, (unsigned char)c->data[same], letter);
+        memmove(c->data, c->data + PIECE, c->len - PIECE + 1);
+        c->len -= PIECE;
+    }
+    client_expect(c, "0\r\n\r\n", 5000);
+}
+
+START_TEST(slow_reader)
+{
+    struct gw_server_config cfg;
+    struct gw_counters c;
+    rig_config(&cfg);
+    cfg.sndbuf = 32768;
+    rig_open(&rig, &cfg, _i);
+    client_open(&cl, &rig);
+    client_get(&cl, "/flood?1000"); /* 8 MB */
+    clock_sleep_ns(300 * NS_PER_MS);
+    rig_counters(&rig, &c);
+    ck_assert_uint_gt(c.backlog_bytes, 0);
+    ck_assert_uint_le(c.backlog_bytes, cfg.backlog_high + PIECE + 64);
+    read_flood(&cl, 1000);
+    ck_assert_int_gt(atomic_load(&rig.pauses), 10);
+    client_get(&cl, "/hello"); /* and the connection goes on */
+    client_expect(&cl, "hello", 5000);
+    stop();
+}
+END_TEST
+
+START_TEST(stalled_reader)
+{
+    struct gw_server_config cfg;
+    struct gw_counters c;
+    rig_config(&cfg);
+    cfg.write_stall_ms = 300;
+    cfg.sndbuf = 32768;
+    rig_open(&rig, &cfg, _i);
+    client_open(&cl, &rig);
+    uint64_t t = clock_now_ns();
+    client_get(&cl, "/flood?100000");
+    ck_assert_int_eq(rig_gone(&rig, 3000), GW_GONE_STALLED);
+    ck_assert_uint_ge(ms_since(t), 290);
+    rig_counters(&rig, &c);
+    ck_assert_uint_eq(c.gone_stalled, 1);
+    stop();
+}
+END_TEST
+
+/* An application deaf to ERR_AGAIN is stopped by backlog_max. */
+START_TEST(backlog_max)
+{
+    struct gw_server_config cfg;
+    rig_config(&cfg);
+    cfg.backlog_max = 1 << 20;
+    cfg.sndbuf = 32768;
+    rig_open(&rig, &cfg, _i);
+    client_open(&cl, &rig);
+    client_get(&cl, "/hose?100000");
+    ck_assert_int_eq(rig_gone(&rig, 3000), GW_GONE_STALLED);
+    stop();
+}
+END_TEST
+
+/* A client that asks and asks and never reads: requests stop being taken. */
+START_TEST(answers_pile_up)
+{
+    struct gw_server_config cfg;
+    struct gw_counters c;
+    char *body = malloc(60000);
+    memset(body, 'b', 60000);
+    rig_config(&cfg);
+    cfg.sndbuf = 32768;
+    cfg.write_stall_ms = 1000;
+    rig_open(&rig, &cfg, false);
+    client_open(&cl, &rig);
+    struct timeval tv = {0, 300000};
+    setsockopt(cl.fd, SOL_SOCKET, SO_SNDTIMEO, &tv, sizeof tv);
+    for (int i = 0; i < 400; i++) {
+        client_say(&cl, "POST /echo HTTP/1.1\r\n" H "Content-Length: 60000\r\n\r\n");
+        client_send(&cl, body, 60000);
+        rig_counters(&rig, &c);
+        ck_assert_uint_le(c.backlog_bytes, cfg.backlog_high + 61000);
+        if (c.requests < (uint64_t)i / 2)
+            break;
+    }
+    for (int i = 0; i < 3000 && !c.gone_stalled; i++) {
+        clock_sleep_ns(NS_PER_MS);
+        rig_counters(&rig, &c);
+    }
+    ck_assert_uint_eq(c.gone_stalled, 1);
+    free(body);
+    stop();
+}
+END_TEST
+
+START_TEST(body_budget)
+{
+    struct gw_server_config cfg;
+    rig_config(&cfg);
+    cfg.body_bytes_total_max = 100000;
+    rig_open(&rig, &cfg, _i);
+    char *body = calloc(1, 200000);
+    client_open(&cl, &rig);
+    client_say(&cl, "POST /echo HTTP/1.1\r\n" H "Content-Length: 200000\r\n\r\n");
+    client_send(&cl, body, 200000);
+    client_expect(&cl, "HTTP/1.1 503 ", 2000);
+    client_expect(&cl, "Retry-After: 1\r\n", 2000);
+    client_close(&cl);
+    client_open(&cl, &rig); /* what the first held is free again */
+    client_say(&cl, "POST /take HTTP/1.1\r\n" H "Content-Length: 50000\r\n\r\n");
+    client_send(&cl, body, 50000);
+    client_expect(&cl, "50000 ", 2000);
+    free(body);
+    stop();
+}
+END_TEST
+
+/* ---- many ------------------------------------------------------------------------------------------------------------ */
+static bool descriptors(rlim_t want)
+{
+    struct rlimit r;
+    getrlimit(RLIMIT_NOFILE, &r);
+    if (r.rlim_cur >= want)
+        return true;
+    if (r.rlim_max < want)
+        return false;
+    r.rlim_cur = want;
+    return setrlimit(RLIMIT_NOFILE, &r) == 0;
+}
+
+START_TEST(idle_thousand)
+{
+    int n = _i ? 200 : 1000;
+    struct gw_server_config cfg;
+    struct gw_counters c;
+    if (!descriptors(2 * (rlim_t)n + 100)) {
+        printf("SKIP %d descriptors are not allowed here\n", 2 * n + 100);
+        return;
+    }
+    rig_config(&cfg);
+    rig_open(&rig, &cfg, _i);
+    struct client *all = calloc((size_t)n, sizeof *all);
+    for (int i = 0; i < n; i++)
+        client_open(&all[i], &rig);
+    client_open(&cl, &rig);
+    client_get(&cl, "/hello");
+    client_expect(&cl, "hello", 5000);
+    do /* the other loop may still be accepting */
+        rig_counters(&rig, &c);
+    while (c.connections_open <= (unsigned)n && (clock_sleep_ns(NS_PER_MS), true));
+    ck_assert_uint_eq(c.connections_open, (unsigned)n + 1);
+    for (int i = 0; i < n; i++) {
+        client_get(&all[i], "/hello");
+        client_expect(&all[i], "hello", 5000);
+        client_close(&all[i]);
+    }
+    free(all);
+    stop();
+}
+END_TEST
+
+START_TEST(connection_cap)
+{
+    struct gw_server_config cfg;
+    struct gw_counters c;
+    struct client some[4];
+    rig_config(&cfg);
+    cfg.connections_max = 4;
+    rig_open(&rig, &cfg, false);
+    for (int i = 0; i < 4; i++) {
+        client_open(&some[i], &rig);
+        client_get(&some[i], "/hello");
+        client_expect(&some[i], "hello", 5000);
+    }
+    client_open(&cl, &rig);
+    client_expect_end(&cl, 2000);
+    client_close(&cl);
+    client_close(&some[0]);
+    do {
+        clock_sleep_ns(NS_PER_MS);
+        rig_counters(&rig, &c);
+    } while (c.connections_open > 3);
+    client_open(&cl, &rig);
+    client_get(&cl, "/hello");
+    client_expect(&cl, "hello", 5000);
+    ck_assert_uint_eq(c.connections_refused, 1);
+    for (int i = 1; i < 4; i++)
+        client_close(&some[i]);
+    stop();
+}
+END_TEST
+
+/* No descriptor left: accepting pauses instead of spinning, and recovers. */
+START_TEST(out_of_descriptors)
+{
+    struct gw_server_config cfg;
+    struct gw_counters c;
+    struct rlimit r, few;
+    rig_config(&cfg);
+    rig_open(&rig, &cfg, false);
+    client_open(&cl, &rig);
+    client_get(&cl, "/hello");
+    client_expect(&cl, "hello", 5000);
+    int fd = client_connect(rig.port); /* its socket exists before the limit falls */
+    client_get(&cl, "/hello");
+    client_expect(&cl, "hello", 5000);
+    getrlimit(RLIMIT_NOFILE, &r);
+    few = r;
+    int extra[2] = {socket(AF_INET, SOCK_STREAM, 0), socket(AF_INET, SOCK_STREAM, 0)};
+    few.rlim_cur = (rlim_t)extra[1] + 1;
+    ck_assert_int_eq(setrlimit(RLIMIT_NOFILE, &few), 0);
+    struct client waiting = {.fd = extra[0]};
+    struct sockaddr_storage a;
+    socklen_t len = sizeof a;
+    ck_assert_int_eq(getpeername(fd, (struct sockaddr *)&a, &len), 0);
+    ck_assert_int_eq(connect(extra[0], (struct sockaddr *)&a, len), 0);
+    for (int i = 0; i < 2000; i++) {
+        rig_counters(&rig, &c);
+        if (c.accept_pauses)
+            break;
+        clock_sleep_ns(NS_PER_MS);
+    }
+    ck_assert_uint_ge(c.accept_pauses, 1);
+    ck_assert_uint_le(c.accept_pauses, 30);
+    ck_assert_int_eq(setrlimit(RLIMIT_NOFILE, &r), 0);
+    client_get(&waiting, "/hello");
+    client_expect(&waiting, "hello", 5000);
+    close(fd);
+    close(extra[1]);
+    client_close(&waiting);
+    stop();
+}
+END_TEST
+
+/* ---- the end ---------------------------------------------------------------------------------------------------------- */
+START_TEST(drain)
+{
+    struct gw_server_config cfg;
+    struct client silent;
+    rig_config(&cfg);
+    rig_open(&rig, &cfg, _i);
+    client_open(&silent, &rig);
+    client_get(&silent, "/hello");
+    client_expect(&silent, "hello", 5000);
+    client_open(&cl, &rig);
+    client_get(&cl, "/later");
+    while (atomic_load(&rig.requests) < 2)
+        clock_sleep_ns(NS_PER_MS);
+    uint64_t t = clock_now_ns();
+    ck_assert_uint_eq(gw_server_drain(rig.server, 3000), 0);
+    ck_assert_uint_lt(ms_since(t), 1000);
+    client_expect(&cl, "Connection: close\r\n\r\nlater", 1000);
+    client_expect_end(&cl, 1000);
+    client_expect_end(&silent, 1000);
+    ck_assert_int_eq(client_connect(rig.port), -1);
+    client_close(&silent);
+    stop();
+}
+END_TEST
+
+START_TEST(drain_deadline)
+{
+    struct gw_server_config cfg;
+    rig_config(&cfg);
+    rig_open(&rig, &cfg, _i);
+    client_open(&cl, &rig);
+    client_get(&cl, "/hang");
+    while (!atomic_load(&rig.requests))
+        clock_sleep_ns(NS_PER_MS);
+    ck_assert_uint_eq(gw_server_drain(rig.server, 100), 1);
+    gw_server_close(rig.server);
+    ck_assert_int_eq(atomic_load(&rig.gone[GW_GONE_STOPPED]), 1);
+    client_expect_end(&cl, 1000);
+    client_close(&cl);
+}
+END_TEST
+
+/* Random requests, a third of them left at a random moment; afterwards nothing is open, held or counted twice. */
+static void one_of_many(struct client *c, unsigned seed)
+{
+    static const char *const paths[] = {"/hello", "/later", "/stream?20", "/flood?60", "/hang", "/quiet", "/abort", "/refuse"};
+    const char *path = paths[seed % 8];
+    bool leave = seed / 8 % 3 == 0 || seed % 8 == 4 || seed % 8 == 5;
+    client_open(c, &rig);
+    if (seed / 24 % 5 == 0)
+        client_say(c, "POST /echo HTTP/1.1\r\n" H "Transfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n"); /* never whole */
+    else
+        client_get(c, path);
+    for (unsigned i = 0; i < seed / 128 % 4; i++)
+        client_fill(c, 3);
+    if (leave || seed / 24 % 5 == 0)
+        return;
+    if (seed % 8 == 3)
+        read_flood(c, 60);
+    else if (seed % 8 == 6)
+        client_expect_end(c, 5000);
+    else
+        client_expect(c, seed % 8 == 0 ? "hello" : seed % 8 == 1 ? "later" : seed % 8 == 2 ? "0\r\n\r\n" : "invalid_api_key", 5000);
+}
+
+START_TEST(soak)
+{
+    struct gw_server_config cfg;
+    struct gw_counters c;
+    unsigned seed = 12345;
+    int n = _i ? 300 : 1500;
+    rig_config(&cfg);
+    cfg.sndbuf = 32768;
+    rig_open(&rig, &cfg, _i);
+    for (int i = 0; i < n; i++) {
+        seed = seed * 1664525u + 1013904223u;
+        one_of_many(&cl, seed >> 8);
+        client_close(&cl);
+    }
+    rig_counters(&rig, &c);
+    ck_assert_uint_eq(c.connections, (unsigned)n);
+    stop();
+}
+END_TEST
+
+int main(void)
+{
+    Suite *s = suite_create("server_limits");
+    TCase *d = tcase_create("deadlines"), *b = tcase_create("backlog"), *m = tcase_create("many"), *e = tcase_create("end");
+    tcase_add_loop_test(d, slow_head, 0, 2);
+    tcase_add_loop_test(d, slow_body, 0, 2);
+    tcase_add_loop_test(d, idle, 0, 2);
+    tcase_add_test(d, no_handshake);
+    tcase_add_loop_test(d, heartbeats, 0, 2);
+    tcase_add_loop_test(b, slow_reader, 0, 2);
+    tcase_add_loop_test(b, stalled_reader, 0, 2);
+    tcase_add_loop_test(b, backlog_max, 0, 2);
+    tcase_add_test(b, answers_pile_up);
+    tcase_add_loop_test(b, body_budget, 0, 2);
+    tcase_add_loop_test(m, idle_thousand, 0, 2);
+    tcase_add_test(m, connection_cap);
+    tcase_add_test(m, out_of_descriptors);
+    tcase_add_loop_test(m, soak, 0, 2);
+    tcase_add_loop_test(e, drain, 0, 2);
+    tcase_add_loop_test(e, drain_deadline, 0, 2);
+    suite_add_tcase(s, d);
+    suite_add_tcase(s, b);
+    suite_add_tcase(s, m);
+    suite_add_tcase(s, e);
+    SRunner *r = srunner_create(s);
+    srunner_run_all(r, CK_ENV);
+    int failed = srunner_ntests_failed(r);
+    srunner_free(r);
+    return failed != 0;
+}
