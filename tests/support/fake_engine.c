@@ -99,6 +99,20 @@ static void drop(fake_engine *f, int i)
         }
 }
 
+static void do_write(fake_engine *f, int i)
+{
+    struct conn *c = &f->conn[i];
+    while (c->fd >= 0 && c->out.len) {
+        ssize_t n = send(c->fd, c->out.data, c->out.len, MSG_NOSIGNAL);
+        if (n < 0 && (errno == EAGAIN || errno == EINTR))
+            return;
+        if (n < 0)
+            drop(f, i);
+        else
+            buf_consume(&c->out, (size_t)n);
+    }
+}
+
 static void start_listening(fake_engine *f)
 {
     struct sockaddr_un a = {.sun_family = AF_UNIX};
@@ -114,8 +128,10 @@ static void start_listening(fake_engine *f)
 
 static void go_down(fake_engine *f, uint32_t ms)
 {
-    for (int i = 0; i < CONNS; i++)
+    for (int i = 0; i < CONNS; i++) {
+        do_write(f, i); /* what it had said arrives */
         drop(f, i);
+    }
     if (f->listen_fd >= 0)
         close(f->listen_fd);
     f->listen_fd = -1;
@@ -344,8 +360,10 @@ static void on_frame(fake_engine *f, int ci, const struct eng_frame *fr)
             done(f, s, ENG_CANCELLED);
         break;
     case ENG_FR_PAUSE:
-        if (s)
+        if (s) {
             s->paused = fr->body[0];
+            s->next_ns = clock_now_ns();
+        }
         break;
     default: break;
     }
@@ -386,20 +404,6 @@ static void do_read(fake_engine *f, int i)
     int got;
     while (c->fd >= 0 && (got = eng_frame_next(&c->reader, &fr, &e)) > 0)
         on_frame(f, i, &fr);
-}
-
-static void do_write(fake_engine *f, int i)
-{
-    struct conn *c = &f->conn[i];
-    while (c->fd >= 0 && c->out.len) {
-        ssize_t n = send(c->fd, c->out.data, c->out.len, MSG_NOSIGNAL);
-        if (n < 0 && (errno == EAGAIN || errno == EINTR))
-            return;
-        if (n < 0)
-            drop(f, i);
-        else
-            buf_consume(&c->out, (size_t)n);
-    }
 }
 
 enum { BURST = 64 };
