@@ -90,6 +90,7 @@ static int open_parts(eng_engine *g, struct err *e)
     g->live_max = g->c.seqs + g->c.queue_max;
     if ((rc = eng_step_open(g, e)))
         return rc;
+    eng_kv_usage(g->kv, &g->stats.kv_pages, &g->stats.kv_pages_used, &g->stats.kv_bytes);
     return eng_self_test(g, e);
 }
 
