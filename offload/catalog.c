@@ -2,6 +2,7 @@
 #include "offload/catalog.h"
 
 #include <assert.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -107,12 +108,8 @@ static int read_config(struct off_catalog *c, bool required, struct err *e)
 
 static bool exists(const char *dir, const char *name)
 {
-    char *path;
-    if (asprintf(&path, "%s/%s", dir, name) < 0)
-        return false;
-    bool yes = access(path, F_OK) == 0;
-    free(path);
-    return yes;
+    char path[PATH_MAX];
+    return snprintf(path, sizeof path, "%s/%s", dir, name) < (int)sizeof path && access(path, F_OK) == 0;
 }
 
 static int open_directory(struct off_catalog *c, struct err *e)

@@ -30,7 +30,7 @@ typedef struct off_catalog off_catalog;
 /* path: a .gguf file (the first of a split set), a .safetensors file, or a directory with config.json and safetensors.
  * header_only != 0 (check): missing or short files are recorded in off_catalog_problem instead of failing the open. Then the
  * tensors of a file that is missing, or cut inside its header, are not in the catalog, and the last tensors of a file cut in its
- * data may end past it.
+ * data may end past it. (A GGUF file cut inside its header is an error all the same.)
  * Errors name file, tensor, expected and found. ERR_NOTFOUND, ERR_IO, ERR_FORMAT, ERR_UNSUPPORTED (dtype, version), ERR_INVALID
  * (not the first file of a split set), ERR_LIMIT, ERR_NOMEM; on error *out is NULL. */
 int off_catalog_open(off_catalog **out, const char *path, int header_only, struct err *e);

@@ -10,6 +10,7 @@
 #include "base/log.h"
 #include "offload/catalog.h"
 #include "offload/io.h"
+#include "tests/support/alloc_fail.h"
 #include "tests/support/make_model.h"
 
 static char *dir;
@@ -411,6 +412,37 @@ START_TEST(failing_reads)
 }
 END_TEST
 
+START_TEST(failing_allocations)
+{
+    if (!alloc_fail_works()) {
+        printf("SKIP failing allocations: a sanitizer owns the allocator\n");
+        return;
+    }
+    mm_text(dir, "config.json", "{\"model_type\": \"llama\"}");
+    mm_sharded(dir, small, SMALL, 3);
+    mm_safetensors(mm_path(dir, "one.safetensors"), small, SMALL);
+    for (int kind = 0; kind < 2; kind++) {
+        const char *path = kind ? mm_path(dir, "one.safetensors") : dir;
+        int refused = 0;
+        for (long n = 0;; n++) {
+            struct err e = {0};
+            off_catalog *c;
+            alloc_fail_at(n);
+            int rc = off_catalog_open(&c, path, 0, &e);
+            bool failed = alloc_fail_end();
+            ck_assert_msg(rc == ERR_NOMEM || rc == ERR_OK, "%ld: %s", n, e.msg); /* OK: a helper thread could not start */
+            refused += rc == ERR_NOMEM;
+            if (rc == ERR_OK)
+                check_small(c);
+            off_catalog_close(c);
+            if (!failed)
+                break;
+        }
+        ck_assert_int_gt(refused, 10);
+    }
+}
+END_TEST
+
 int main(void)
 {
     Suite *s = suite_create("catalog");
@@ -427,6 +459,7 @@ int main(void)
     tcase_add_test(errors, wrong_paths);
     tcase_add_test(errors, broken_bytes);
     tcase_add_test(errors, failing_reads);
+    tcase_add_test(errors, failing_allocations);
     suite_add_tcase(s, core);
     suite_add_tcase(s, errors);
     SRunner *r = srunner_create(s);

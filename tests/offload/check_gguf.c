@@ -8,6 +8,7 @@
 
 #include "offload/catalog.h"
 #include "offload/io.h"
+#include "tests/support/alloc_fail.h"
 #include "tests/support/make_model.h"
 
 static char *dir;
@@ -468,6 +469,29 @@ START_TEST(failing_reads)
 }
 END_TEST
 
+START_TEST(failing_allocations)
+{
+    struct err e;
+    int refused = 0;
+    if (!alloc_fail_works()) {
+        printf("SKIP failing allocations: a sanitizer owns the allocator\n");
+        return;
+    }
+    fill();
+    mm_gguf(path, pairs, PAIRS, tensors, TENSORS);
+    for (long n = 0;; n++) {
+        alloc_fail_at(n);
+        int rc = try(0, &e);
+        bool failed = alloc_fail_end();
+        ck_assert_msg(rc == ERR_OK || (failed && rc == ERR_NOMEM), "%ld: %s", n, e.msg); /* OK: a large object does without its index */
+        if (!failed)
+            break;
+        refused += rc == ERR_NOMEM;
+    }
+    ck_assert_int_gt(refused, 20);
+}
+END_TEST
+
 int main(void)
 {
     Suite *s = suite_create("gguf");
@@ -483,6 +507,7 @@ int main(void)
     tcase_add_test(errors, lying_tensors);
     tcase_add_test(errors, broken_bytes);
     tcase_add_test(errors, failing_reads);
+    tcase_add_test(errors, failing_allocations);
     suite_add_tcase(s, core);
     suite_add_tcase(s, errors);
     SRunner *r = srunner_create(s);

@@ -9,6 +9,7 @@
 
 #include "offload/io.h"
 #include "offload/weights.h"
+#include "tests/support/alloc_fail.h"
 #include "tests/support/make_model.h"
 
 static char *dir;
@@ -311,6 +312,32 @@ START_TEST(failing_reads)
 }
 END_TEST
 
+START_TEST(failing_allocations)
+{
+    int refused = 0;
+    if (!alloc_fail_works()) {
+        printf("SKIP failing allocations: a sanitizer owns the allocator\n");
+        return;
+    }
+    for (long n = 0;; n++) {
+        struct model m;
+        struct err e;
+        off_weights *w;
+        struct off_weights_config cfg = {.ram_max = 1 << 30, .read = OFF_READ_DIRECT};
+        build(&m);
+        alloc_fail_at(n);
+        int rc = off_weights_open(&w, cat, m.records, RECORDS, m.weights, T, &cfg, &e);
+        bool failed = alloc_fail_end();
+        ck_assert_int_eq(rc, failed ? ERR_NOMEM : ERR_OK);
+        off_weights_close(w);
+        if (!failed)
+            break;
+        refused++;
+    }
+    ck_assert_int_gt(refused, 5);
+}
+END_TEST
+
 /* Short and interrupted reads, and a drive that refuses direct ones in the middle: the same bytes. */
 START_TEST(hesitant_reads)
 {
@@ -364,6 +391,7 @@ int main(void)
     tcase_add_test(limits, budget);
     tcase_add_test(errors, wrong_plans);
     tcase_add_test(errors, failing_reads);
+    tcase_add_test(errors, failing_allocations);
     tcase_add_test(errors, hesitant_reads);
     tcase_add_test(errors, shrunk_file);
     tcase_add_test_raise_signal(errors, release_of_nothing, SIGABRT);
