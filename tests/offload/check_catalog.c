@@ -461,6 +461,8 @@ int main(void)
     tcase_add_test(errors, failing_reads);
     tcase_add_test(errors, failing_allocations);
     suite_add_tcase(s, core);
+    tcase_set_timeout(core, 120);
+    tcase_set_timeout(errors, 120);
     suite_add_tcase(s, errors);
     SRunner *r = srunner_create(s);
     srunner_run_all(r, CK_ENV);

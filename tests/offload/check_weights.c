@@ -397,6 +397,8 @@ int main(void)
     tcase_add_test_raise_signal(errors, release_of_nothing, SIGABRT);
     suite_add_tcase(s, core);
     suite_add_tcase(s, limits);
+    tcase_set_timeout(core, 120);
+    tcase_set_timeout(errors, 120);
     suite_add_tcase(s, errors);
     SRunner *r = srunner_create(s);
     srunner_run_all(r, CK_ENV);
