@@ -452,7 +452,7 @@ START_TEST(soak)
     struct gw_server_config cfg;
     struct gw_counters c;
     unsigned seed = 12345;
-    int n = _i ? 300 : 1500;
+    int n = _i ? 200 : 800;
     rig_config(&cfg);
     cfg.sndbuf = 32768;
     rig_open(&rig, &cfg, _i);
