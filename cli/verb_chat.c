@@ -17,12 +17,12 @@ struct chat_flags { const char *prompt, *key, *model, *ca, *system; int64_t max_
 static const struct cli_flag flags[] = {
     {{"prompt", CONF_STR, AT(prompt), 0, 0, NULL}, "-p", "TEXT", "ask once, print the answer and leave"},
     {{"system", CONF_STR, AT(system), 0, 0, NULL}, NULL, "TEXT", "a system message"},
-    {{"key", CONF_STR, AT(key), 0, 0, NULL}, NULL, "K", "API key (default: OPENAI_API_KEY, or the local server's own)"},
+    {{"key", CONF_STR, AT(key), 0, 0, NULL}, NULL, "K", "API key (default: the local server's own, or OPENAI_API_KEY)"},
     {{"model", CONF_STR, AT(model), 0, 0, NULL}, NULL, "NAME", "model (default: the server's first)"},
     {{"max-tokens", CONF_INT, AT(max_tokens), 1, 16777216, NULL}, "-n", "N", "tokens of an answer at most"},
     {{"temp", CONF_FLOAT, AT(temp), 0, 100, NULL}, NULL, "T", "temperature"},
     {{"insecure", CONF_BOOL, AT(insecure), 0, 0, NULL}, NULL, NULL, "do not check the certificate"},
-    {{"ca", CONF_STR, AT(ca), 0, 0, NULL}, NULL, "FILE", "certificate to trust (default: the local server's own, or the system's)"},
+    {{"ca", CONF_STR, AT(ca), 0, 0, NULL}, NULL, "FILE", "certificate to trust (default: the local server's own, SSL_CERT_FILE, or the system's)"},
 };
 
 struct talk {
@@ -215,20 +215,25 @@ static int converse(struct talk *t, struct err *e)
     return ERR_OK;
 }
 
-/* What was not given: the environment, then what the local server keeps in its state directory. */
+/* What was not given: for a local server what it keeps in its state directory (the environment's key and certificates are likely
+ * those of another service), else the environment. */
 static void find_credentials(struct talk *t, char *key, size_t key_n, char *ca, size_t ca_n)
 {
     char dir[4096];
     bool local = !strcmp(t->c.host, "127.0.0.1") || !strcmp(t->c.host, "localhost") || !strcmp(t->c.host, "::1");
-    t->c.key = t->f->key ? t->f->key : getenv("OPENAI_API_KEY");
-    t->c.ca_file = t->f->ca ? t->f->ca : getenv("SSL_CERT_FILE");
-    if (!local || cli_state_dir(NULL, dir, sizeof dir))
-        return;
-    if (!t->c.key && !cli_state_read(dir, CLI_STATE_KEY, key, key_n))
-        t->c.key = key;
-    snprintf(ca, ca_n, "%.3900s/%s", dir, CLI_STATE_CERT);
-    if (!t->c.ca_file && access(ca, R_OK) == 0)
-        t->c.ca_file = ca;
+    t->c.key = t->f->key;
+    t->c.ca_file = t->f->ca;
+    if (local && !cli_state_dir(NULL, dir, sizeof dir)) {
+        snprintf(ca, ca_n, "%.3900s/%s", dir, CLI_STATE_CERT);
+        if (!t->c.key && !cli_state_read(dir, CLI_STATE_KEY, key, key_n))
+            t->c.key = key;
+        if (!t->c.ca_file && access(ca, R_OK) == 0)
+            t->c.ca_file = ca;
+    }
+    if (!t->c.key)
+        t->c.key = getenv("OPENAI_API_KEY");
+    if (!t->c.ca_file)
+        t->c.ca_file = getenv("SSL_CERT_FILE");
 }
 
 int verb_chat(int argc, char **argv)
