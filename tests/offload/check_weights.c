@@ -202,6 +202,7 @@ START_TEST(release_of_nothing)
     struct off_weights_config cfg = {.ram_max = 1 << 30};
     build(&m);
     ck_assert_int_eq(off_weights_open(&w, cat, m.records, RECORDS, m.weights, T, &cfg, &e), ERR_OK);
+    mm_rmdir(dir); /* the teardown will not run */
     off_release(w, 0);
 }
 END_TEST
