@@ -224,7 +224,7 @@ static int cached(struct tok_run *r, const char *s, size_t n)
 {
     if (!r->cache || n > TOK_CACHE_KEY)
         return word(r, s, n);
-    struct tok_cached *c = &r->cache[tok_hash(r->t->seed, s, n) & (TOK_CACHE_SLOTS - 1)];
+    struct tok_cached *c = &r->cache[tok_hash(r->t->seed, s, n) & r->cache_mask];
     if (c->n_key == n && !memcmp(c->key, s, n)) {
         int rc = ERR_OK;
         for (unsigned i = 0; !rc && i < c->n_ids; i++)
@@ -243,7 +243,7 @@ static int cached(struct tok_run *r, const char *s, size_t n)
     return rc;
 }
 
-/* SentencePiece BPE has no split pattern: where no merge joins "x" and U+2581, the text may be cut in front of each such mark. */
+/* SentencePiece BPE has no split pattern, but hardly a merge joins a word's end and the mark of the next: cut where none can. */
 static int words(struct tok_run *r, const char *s, size_t n)
 {
     size_t from = 0, at = 0;
@@ -251,7 +251,7 @@ static int words(struct tok_run *r, const char *s, size_t n)
     while (!rc && at < n) {
         const char *m = memmem(s + at, n - at, "\xE2\x96\x81", 3);
         size_t cut = m ? (size_t)(m - s) : n;
-        bool after_text = cut > from && (cut - from < 3 || memcmp(s + cut - 3, "\xE2\x96\x81", 3));
+        bool after_text = cut > from && !r->t->no_cut[(uint8_t)s[cut - 1]] && (cut - from < 3 || memcmp(s + cut - 3, "\xE2\x96\x81", 3));
         if (cut == n || after_text) {
             rc = cached(r, s + from, cut - from);
             from = cut;

@@ -263,8 +263,8 @@ static int pair_table(eng_tok *t, struct err *e)
         size_t ln, rn;
         const char *l = tok_raw(t, m->left, &ln), *r = tok_raw(t, m->right, &rn);
         bool l_space = ln >= 3 && !memcmp(l + ln - 3, "\xE2\x96\x81", 3), r_space = rn >= 3 && !memcmp(r, "\xE2\x96\x81", 3);
-        if (r_space && !l_space)
-            t->cut_at_space = false;
+        if (r_space && !l_space && ln)
+            t->no_cut[(uint8_t)l[ln - 1]] = true;
     }
     return ERR_OK;
 }

@@ -115,7 +115,8 @@ struct eng_tok {
     int32_t *added_of;             /* [n_ids]: index in d.added, -1 none */
     struct tok_trie raw_trie, norm_trie, uni_trie;
     struct tok_re re[TOK_OPS_MAX], norm_re[TOK_OPS_MAX];
-    bool cut_at_space;             /* no merge joins "x" and U+2581: stretches may be cut there */
+    bool cut_at_space;             /* characters, with U+2581 as a piece: stretches may be cut in front of it .. */
+    bool no_cut[256];              /* .. except behind a byte that ends the left part of a merge whose right part begins with it */
     bool has_norm_added;
     double uni_min;                /* Unigram: the lowest score */
 };
@@ -130,6 +131,7 @@ int tok_trie_add(struct tok_trie *tr, const char *s, size_t n, int32_t value, st
 uint32_t tok_trie_step(const struct tok_trie *tr, uint32_t node, uint8_t byte); /* 0: no way on; node 0 is the root */
 void tok_trie_free(struct tok_trie *tr);
 
+bool tok_unicode_ranges(const char *category, struct buf *out);
 int tok_re_open(struct tok_run *r);
 bool tok_re_next(struct tok_run *r, const struct tok_re *re, pcre2_match_data *md, const char *s, size_t n, size_t pos,
                  size_t *b, size_t *end, int *rc);
@@ -138,7 +140,7 @@ void tok_re_free(struct tok_re *re);
 
 /* ---- one call ---------------------------------------------------------------------------------------------- */
 enum tok_mode { TOK_MODE_NONE, TOK_MODE_PLAIN, TOK_MODE_ALL, TOK_MODE_SPANS };
-enum { TOK_CACHE_SLOTS = 4096, TOK_CACHE_KEY = 24, TOK_CACHE_IDS = 8, TOK_SMALL = 48 };
+enum { TOK_CACHE_KEY = 24, TOK_CACHE_IDS = 8, TOK_SMALL = 48 };
 struct tok_cached { uint8_t n_key, n_ids; char key[TOK_CACHE_KEY]; int32_t ids[TOK_CACHE_IDS]; };
 struct tok_sym { int32_t id, prev, next; };                     /* id -2: merged away */
 struct tok_cand { uint64_t key; uint32_t left, right; };        /* key: rank << 32 | position; a min-heap */
@@ -157,6 +159,7 @@ struct tok_run {
     struct tok_cand *heap; size_t n_heap, cap_heap;
     void *uni; size_t cap_uni;
     struct tok_cached *cache;                                   /* NULL: a text too short to pay for it */
+    uint32_t cache_mask;
     uint64_t work;                                              /* pair look-ups and heap moves: what a linearity test counts */
     bool at_start;                                              /* the stretch at hand starts the text */
 };

@@ -25,6 +25,17 @@ static bool ascii(const char *s, size_t n)
     return any < 0x80;
 }
 
+/* Text made of these alone is NFC already: nothing in it composes, decomposes or moves. */
+static bool settled(const char *s, size_t n)
+{
+    for (size_t i = 0; i < n; i += tok_utf8_len((uint8_t)s[i])) {
+        uint32_t c = (uint8_t)s[i] < 0x80 ? 0 : tok_utf8_at(s + i);
+        if (c >= 0x300 && !(c >= 0x2010 && c <= 0x2027) && !(c >= 0x3001 && c <= 0x3002) && !(c >= 0x3400 && c <= 0x4DBF) && !(c >= 0x4E00 && c <= 0x9FFF))
+            return false;
+    }
+    return true;
+}
+
 static int ccc(const char *s)
 {
     return (uint8_t)*s < 0xCC ? 0 : utf8proc_get_property((utf8proc_int32_t)tok_utf8_at(s))->combining_class;
@@ -148,7 +159,7 @@ int tok_normalise(struct tok_run *r, const char **s, size_t *n)
         int rc = ERR_OK;
         if (*n == 0)
             return ERR_OK;
-        if ((op->kind <= TOK_NORM_NFKD && ascii(*s, *n)) || (op->kind == TOK_NORM_REPLACE && !memmem(*s, *n, op->a, op->an)))
+        if ((op->kind <= TOK_NORM_NFKD && ascii(*s, *n)) || (op->kind == TOK_NORM_NFC && settled(*s, *n)) || (op->kind == TOK_NORM_REPLACE && !memmem(*s, *n, op->a, op->an)))
             continue;
         if (op->kind == TOK_NORM_STRIP_LEFT || op->kind == TOK_NORM_STRIP_RIGHT) {
             strip(op->kind, s, n);

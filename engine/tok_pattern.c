@@ -26,7 +26,7 @@ static bool refuse(struct reader *r, const char *why)
 }
 
 /* \p{Name}: a general category means the same; anything else is taken for a script, by Script and not its extensions. */
-static bool property(struct reader *r)
+static bool property(struct reader *r, bool in_class)
 {
     static const char *const cats = " L Lu Ll Lt Lm Lo M Mn Mc Me N Nd Nl No P Pc Pd Ps Pe Pi Pf Po S Sm Sc Sk So Z Zs Zl Zp C Cc Cf Cs Co Cn ";
     char kind = r->p[1], name[40], find[44];
@@ -40,9 +40,17 @@ static bool property(struct reader *r)
     if (strspn(name, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz_") != (size_t)(q - b))
         return refuse(r, "\\p with an unusual name");
     snprintf(find, sizeof find, " %s ", name);
-    buf_printf(&r->out, "\\%c{%s%s}", kind, strstr(cats, find) ? "" : "sc:", name);
+    bool category = strstr(cats, find) != NULL;
     r->p = q + 1;
-    return true;
+    if (!category || kind == 'P')
+        return buf_printf(&r->out, "\\%c{%s%s}", kind, category ? "" : "sc:", name);
+    size_t start = r->out.len;
+    buf_printf(&r->out, in_class ? "\\p{%s}" : "[\\p{%s}", name);
+    if (!tok_unicode_ranges(name, &r->out) && !in_class) {
+        r->out.len = start;
+        return buf_printf(&r->out, "\\p{%s}", name);
+    }
+    return in_class || buf_char(&r->out, ']');
 }
 
 static bool hex(struct reader *r)
@@ -62,7 +70,7 @@ static bool escape(struct reader *r, bool in_class)
         return refuse(r, "a backslash at the end");
     char c = r->p[1];
     switch (c) {
-    case 'p': case 'P': return property(r);
+    case 'p': case 'P': return property(r, in_class);
     case 'u': return hex(r);
     case 's':
         buf_str(&r->out, in_class ? SPACES : "[" SPACES "]");
@@ -176,16 +184,15 @@ static bool translate(struct reader *r)
 /* Kimi's words: capitals then small letters, none of them Han. The general translation of its && classes repeats a group, which
  * costs a frame a letter; this says the same with possessive groups, which do not. U = capitals and common letters (Lm Lo M),
  * D = small and common. "U*D+" with its backtracking is: all of U, then a small letter, then D*; else up to the last common one. */
-#define NH "(?!\\p{sc:Han})"
 #define CAP "[\\p{Lu}\\p{Lt}]"
-#define COM "(?:" NH "[\\p{Lm}\\p{Lo}\\p{M}])"
+#define COM "(?:(?!\\p{Han})[\\p{Lm}\\p{Lo}\\p{M}])"
 #define UPPER "(?:" CAP "|" COM ")"
 #define LOWER "(?:\\p{Ll}|" COM ")"
 #define TAIL "(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
 #define LEAD "[^\\r\\n\\p{L}\\p{N}]?"
 static const char kimi_ours[] =
-    "\\p{sc:Han}+|" LEAD "(?:" UPPER "*+\\p{Ll}" LOWER "*+|(?:" CAP "*+" COM "++)++)" TAIL "|" LEAD UPPER "++" LOWER "*+" TAIL
-    "|\\p{N}{1,3}| ?[^" SPACES "\\p{L}\\p{N}]+[\\r\\n]*|[" SPACES "]*[\\r\\n]+|[" SPACES "]+(?![^" SPACES "])|[" SPACES "]+";
+    "\\p{Han}+|" LEAD "(?:" UPPER "*+\\p{Ll}" LOWER "*+|(?:" CAP "*+" COM "++)++)" TAIL "|" LEAD UPPER "++" LOWER "*+" TAIL
+    "|\\p{N}{1,3}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+";
 
 int tok_re_compile(struct tok_re *re, const char *pattern, size_t n, struct err *e)
 {
@@ -196,9 +203,11 @@ int tok_re_compile(struct tok_re *re, const char *pattern, size_t n, struct err 
     buf_init(&r.out, 16 * PATTERN_MAX);
     if (n == 0 || n > PATTERN_MAX || !tok_utf8_valid(pattern, n, &bad))
         rc = err_set(e, ERR_FORMAT, "tokenizer: split pattern of %zu bytes, expected 1 to %d of UTF-8", n, PATTERN_MAX);
-    else if (n == strlen(tok_pattern_kimi()) && !memcmp(pattern, tok_pattern_kimi(), n))
-        buf_str(&r.out, kimi_ours);
-    else if (!translate(&r))
+    else if (n == strlen(tok_pattern_kimi()) && !memcmp(pattern, tok_pattern_kimi(), n)) {
+        r.p = kimi_ours;
+        r.end = r.p + sizeof kimi_ours - 1;
+    }
+    if (!rc && !translate(&r))
         rc = err_set(e, ERR_UNSUPPORTED, "tokenizer: split pattern with %s at byte %zu: %.*s", r.why, (size_t)(r.p - pattern), (int)n, pattern);
     if (!rc && r.out.failed)
         rc = err_set(e, ERR_NOMEM, "tokenizer: split pattern of %zu bytes", n);

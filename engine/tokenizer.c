@@ -126,7 +126,9 @@ int tok_run_open(struct tok_run *r, const eng_tok *t, size_t text_bytes, struct 
         buf_init(&r->level[i], TEXT_MAX);
     buf_init(&r->norm[0], TEXT_MAX);
     buf_init(&r->norm[1], TEXT_MAX);
-    if (text_bytes >= TEXT_PAYS_CACHE && t->d.model == TOK_BPE && !(r->cache = calloc(TOK_CACHE_SLOTS, sizeof *r->cache)))
+    uint32_t slots = text_bytes < 16384 ? 1024 : text_bytes < 131072 ? 4096 : 16384;
+    r->cache_mask = slots - 1;
+    if (text_bytes >= TEXT_PAYS_CACHE && t->d.model == TOK_BPE && !(r->cache = calloc(slots, sizeof *r->cache)))
         return err_set(e, ERR_NOMEM, "tokenizer: word cache");
     return tok_re_open(r);
 }

@@ -61,6 +61,7 @@ static const struct published { const char *packed, *file, *golden, *stream; siz
     {"gguf/llama2.vocab.gguf.gz", "t.gguf", "gguf/llama2.golden.json", NULL, 1155, 0},
     {"llama3/tokenizer.json.gz", "tokenizer.json", "llama3/golden.json", "llama3/streaming.json", 1584, 0},
     {"qwen3/tokenizer.json.gz", "tokenizer.json", "qwen3/golden.json", "qwen3/streaming.json", 1644, 0},
+    {"deepseek-v3/tokenizer.json.gz", "tokenizer.json", "deepseek-v3/golden.json", "deepseek-v3/streaming.json", 1671, 0},
     {"gpt-oss/tokenizer.json.gz", "tokenizer.json", "gpt-oss/golden.json", "gpt-oss/streaming.json", 1618, 0},
     {"gemma3/tokenizer.json.gz", "tokenizer.json", "gemma3/golden.json", "gemma3/streaming.json", 1673, 0},
     {"mistral-v1/tokenizer.json.gz", "tokenizer.json", "mistral-v1/golden.json", "mistral-v1/streaming.json", 1576, 0},
