@@ -231,7 +231,10 @@ static int cpu_submit(krn_backend *b, krn_list *l, const struct krn_step *step, 
     if (!rc && l->geometries) rc = prepare_attention(b, l, step, e);
     if (rc || !step->n_tokens) return rc;
     prepare_angles(b, l, step);
-    for (size_t i = 0; i < l->n; i++) atomic_store_explicit(&l->ops[i].next, 0, memory_order_relaxed);
+    for (size_t i = 0; i < l->n; i++) {
+        atomic_store_explicit(&l->ops[i].next, 0, memory_order_relaxed);
+        atomic_store_explicit(&l->ops[i].done, 0, memory_order_relaxed);
+    }
     pool_run(b->pool, cpu_job, b);
     return ERR_OK;
 }

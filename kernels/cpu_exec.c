@@ -6,6 +6,7 @@
 struct part { uint32_t from, to; };
 static struct part part_of(uint32_t n, uint32_t g, unsigned w, unsigned workers)
 {
+    w = workers == 1 ? 0 : w; /* a single actor, whichever worker it is */
     uint64_t units = ((uint64_t)n + g - 1) / g, a = units * w / workers * g, b = units * (w + 1) / workers * g;
     return (struct part){(uint32_t)(a < n ? a : n), (uint32_t)(b < n ? b : n)};
 }
@@ -77,6 +78,7 @@ static void row_op(const krn_backend *b, const struct cpu_op *x, uint32_t row, c
 static void run_rows(const krn_backend *b, const struct cpu_op *x, unsigned class, unsigned worker, unsigned workers)
 {
     uint32_t n = cpu_rows(b, &x->out);
+    float *scratch = b->scratch + worker * b->scratch_floats;
     if (cpu_deal_of(x, class) == CPU_BY_COLS) {
         struct part c = part_of(x->out.dim, 32, worker, workers);
         for (uint32_t r = 0; r < n && c.from < c.to; r++) element_op(b->ops, x, r, 0, c.from, c.to);
@@ -84,7 +86,7 @@ static void run_rows(const krn_backend *b, const struct cpu_op *x, unsigned clas
     }
     struct part p = part_of(n, 1, worker, workers);
     if (p.from == p.to) return;
-    const float *w = x->op->code == KRN_RMSNORM ? vector(cpu_weight(b->list, x->op, 0), b->scratch + worker * b->scratch_floats) : NULL;
+    const float *w = x->op->code == KRN_RMSNORM ? vector(cpu_weight(b->list, x->op, 0), scratch) : NULL;
     for (uint32_t r = p.from; r < p.to; r++) row_op(b, x, r, w);
 }
 
@@ -105,13 +107,14 @@ static void run_quantise(const krn_backend *b, const struct cpu_op *x, unsigned 
 }
 
 /* Tiles of all calls, counted through, are handed out in runs: a worker that the system interrupts holds up the rest less. */
-static void run_linear(const krn_backend *b, struct cpu_op *x, unsigned workers)
+/* true: this worker finished the last piece. */
+static bool run_linear(const krn_backend *b, struct cpu_op *x, unsigned workers)
 {
     struct krn_operand a = act_of(b, &x->in[0]);
     uint32_t run = workers == 1 ? x->tiles : x->tiles / (workers * 6) + 1;
-    for (;;) {
+    for (bool last = false;;) {
         uint32_t t = atomic_fetch_add_explicit(&x->next, run, memory_order_relaxed), end = t + run < x->tiles ? t + run : x->tiles;
-        if (t >= x->tiles) return;
+        if (t >= x->tiles) return last;
         for (uint32_t i = 0, first = 0; i < x->n_linear && first < end; i++) {
             const struct krn_op *op = x->op + i;
             const struct krn_weight *w = cpu_weight(b->list, op, 0);
@@ -121,6 +124,7 @@ static void run_linear(const krn_backend *b, struct cpu_op *x, unsigned workers)
             if (from < to) b->linear->run(&l, &a, from, to - from);
             first += n;
         }
+        last = atomic_fetch_add_explicit(&x->done, end - t, memory_order_acq_rel) + (end - t) == x->tiles;
     }
 }
 
@@ -145,16 +149,17 @@ static void run_store(const krn_backend *b, const struct cpu_op *x, unsigned wor
     }
 }
 
-static void run_attend(const krn_backend *b, struct cpu_op *x, unsigned worker)
+static bool run_attend(const krn_backend *b, struct cpu_op *x, unsigned worker)
 {
     const struct cpu_geometry *g = &b->geometry[x->geometry];
     struct krn_attend a = cpu_attend_of(b, x);
     float *scratch = b->scratch + worker * b->scratch_floats;
     a.sinks = vector(cpu_weight(b->list, x->op, 0), scratch);
-    for (;;) {
-        uint32_t u = atomic_fetch_add_explicit(&x->next, 1, memory_order_relaxed);
-        if (u >= g->work.n_items * g->kv_heads) return;
+    for (bool last = false;;) {
+        uint32_t u = atomic_fetch_add_explicit(&x->next, 1, memory_order_relaxed), n = g->work.n_items * g->kv_heads;
+        if (u >= n) return last;
         krn_attend_run(&a, &g->work, u, scratch + ((g->heads + 15) & ~15u), b->slots, g->left);
+        last = atomic_fetch_add_explicit(&x->done, 1, memory_order_acq_rel) + 1 == n;
     }
 }
 
@@ -171,24 +176,50 @@ static void make_angles(const krn_backend *b, unsigned worker, unsigned workers)
     }
 }
 
+/* true: this worker finished the last piece of a parallel op. */
+static bool run_op(const krn_backend *b, struct cpu_op *x, unsigned class, unsigned worker, unsigned workers)
+{
+    if (!cpu_rows(b, &x->out)) return worker == 0; /* nothing is picked in the middle of a prefill */
+    switch (x->kind) {
+    case CPU_ROW: run_rows(b, x, class, worker, workers); break;
+    case CPU_QUANTISE: run_quantise(b, x, worker, workers); break;
+    case CPU_STORE: run_store(b, x, worker, workers); break;
+    case CPU_LINEAR: return run_linear(b, x, workers);
+    case CPU_ATTEND: return run_attend(b, x, worker);
+    }
+    return false;
+}
+
+static void run_dealt(krn_backend *b, unsigned class, unsigned worker, unsigned workers)
+{
+    for (size_t i = 0; i < b->list->n; i++) {
+        struct cpu_op *x = &b->list->ops[i];
+        if (workers > 1 && (x->barrier >> class & 1)) pool_barrier(b->pool, worker);
+        run_op(b, x, class, worker, workers);
+    }
+}
+
+/* One row: small ops as the tail of the parallel op before them (cpu_order.c). */
+static void run_one(krn_backend *b, unsigned worker, unsigned workers)
+{
+    for (size_t i = 0; i < b->list->n; i++) {
+        struct cpu_op *x = &b->list->ops[i];
+        if (x->barrier >> CPU_CLASS_ONE & 1) pool_barrier(b->pool, worker);
+        if (cpu_parallel(x)) {
+            bool last = run_op(b, x, CPU_CLASS_ONE, worker, workers);
+            for (uint32_t k = 1; k <= x->tail && last; k++) run_op(b, x + k, CPU_CLASS_ONE, worker, 1);
+            i += x->tail;
+        } else if (worker == 0) run_op(b, x, CPU_CLASS_ONE, 0, 1);
+    }
+}
+
 void cpu_job(void *backend, unsigned worker, unsigned workers)
 {
     krn_backend *b = backend;
-    unsigned class = (b->step->n_tokens < workers ? 1u : 0) | (b->step->n_picks < workers ? 2u : 0);
     if (b->make_angles) {
         make_angles(b, worker, workers);
         if (workers > 1) pool_barrier(b->pool, worker);
     }
-    for (size_t i = 0; i < b->list->n; i++) {
-        struct cpu_op *x = &b->list->ops[i];
-        if (workers > 1 && (x->barrier >> class & 1)) pool_barrier(b->pool, worker);
-        if (!cpu_rows(b, &x->out)) continue; /* nothing is picked in the middle of a prefill */
-        switch (x->kind) {
-        case CPU_ROW: run_rows(b, x, class, worker, workers); break;
-        case CPU_QUANTISE: run_quantise(b, x, worker, workers); break;
-        case CPU_LINEAR: run_linear(b, x, workers); break;
-        case CPU_STORE: run_store(b, x, worker, workers); break;
-        case CPU_ATTEND: run_attend(b, x, worker); break;
-        }
-    }
+    if (workers > 1 && b->step->n_tokens <= 1 && b->step->n_picks <= 1) run_one(b, worker, workers);
+    else run_dealt(b, (b->step->n_tokens < workers ? 1u : 0) | (b->step->n_picks < workers ? 2u : 0), worker, workers);
 }

@@ -25,7 +25,9 @@ enum cpu_kind { CPU_ROW, CPU_QUANTISE, CPU_LINEAR, CPU_STORE, CPU_ATTEND };
 /* How the work of an op is dealt to the workers. Ops that deal the same rows alike need no barrier between them. */
 enum cpu_deal { CPU_BY_ROWS, CPU_BY_COLS, CPU_BY_TILES, CPU_BY_UNITS };
 
-#define CPU_CLASSES 4 /* bit 0: fewer tokens than workers, bit 1: fewer picked rows than workers */
+/* Kinds of step: bit 0: fewer tokens than workers, bit 1: fewer picked rows than workers; or one row of each at most (a
+ * decode of one sequence): then a run of small ops has one actor, who is whoever ends the parallel op before it. */
+enum { CPU_CLASS_ONE = 4, CPU_CLASSES };
 struct cpu_op {
     const struct krn_op *op;
     enum cpu_kind kind;
@@ -36,7 +38,8 @@ struct cpu_op {
     uint32_t n_linear;             /* LINEAR: this many plan calls, op .. op + n_linear - 1, share one input */
     uint32_t tiles;                /* LINEAR: of all of them */
     uint32_t geometry;             /* STORE, ATTEND */
-    _Atomic uint32_t next;         /* LINEAR, ATTEND: next piece of work to hand out */
+    uint32_t tail;                 /* LINEAR, ATTEND: this many ops behind it belong to its last finisher in CPU_CLASS_ONE */
+    _Atomic uint32_t next, done;   /* LINEAR, ATTEND: next piece of work to hand out; pieces finished */
 };
 
 /* Attention calls that are cut alike. Work is cut at submit, once for all of them. */
@@ -83,8 +86,9 @@ static inline enum cpu_deal cpu_deal_of(const struct cpu_op *x, unsigned class)
 {
     if (x->kind == CPU_LINEAR) return CPU_BY_TILES;
     if (x->kind == CPU_ATTEND) return CPU_BY_UNITS;
-    return x->wide && (class >> x->out.rows & 1) ? CPU_BY_COLS : CPU_BY_ROWS;
+    return x->wide && class < CPU_CLASS_ONE && (class >> x->out.rows & 1) ? CPU_BY_COLS : CPU_BY_ROWS;
 }
+static inline bool cpu_parallel(const struct cpu_op *x) { return x->kind == CPU_LINEAR || x->kind == CPU_ATTEND; }
 static inline const struct krn_weight *cpu_weight(const struct krn_list *l, const struct krn_op *op, unsigned i)
 {
     return i < op->n_weights && op->weight[i] != KRN_NO_WEIGHT ? &l->weights[op->weight[i]] : NULL;

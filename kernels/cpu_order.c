@@ -2,7 +2,9 @@
  *
  * Ops since the last barrier are remembered with what they read and write. The next op needs a barrier when it touches what
  * one of them wrote, or writes what one of them read, unless both deal the same rows (or columns) to the same workers: then
- * every worker only meets its own data. Done once for each of the four classes of step (few or many rows of either kind). */
+ * every worker only meets its own data. Done once for each class of step.
+ * In a decode of one sequence nothing is dealt but linears and attention; the small ops between two of them run as the tail of
+ * the first, on the worker that finishes its last piece, so that one barrier a parallel op is enough. */
 #include "kernels/cpu_internal.h"
 
 enum { SPACE_QUANT = 2, SPACE_SLOTS = 3, SPACE_STATE = 4 }; /* 0 and 1 are the arenas */
@@ -71,16 +73,50 @@ static bool must_wait(const struct cpu_op *x, const struct cpu_op *y, unsigned c
     return false;
 }
 
+static bool any_must_wait(const krn_list *l, size_t since, size_t i, unsigned class)
+{
+    for (size_t j = since; j < i; j++)
+        if (must_wait(&l->ops[j], &l->ops[i], class)) return true;
+    return false;
+}
+static void set_barrier(struct cpu_op *x, unsigned class) { x->barrier |= (uint8_t)(1u << class); }
+
+static void order_dealt(krn_list *l, unsigned class)
+{
+    for (size_t i = 0, since = 0; i < l->n; i++)
+        if (any_must_wait(l, since, i, class)) {
+            set_barrier(&l->ops[i], class);
+            since = i;
+        }
+}
+
+/* Small ops at the start belong to worker 0, others to the tail of the parallel op before them; if that one began without a
+ * barrier, its end does not tell that everything before has ended, so they wait for a barrier and belong to worker 0. */
+static void order_one(krn_list *l)
+{
+    struct cpu_op *owner = NULL;
+    for (size_t i = 0, since = 0; i < l->n; i++) {
+        struct cpu_op *x = &l->ops[i];
+        bool after_parallel = i && cpu_parallel(x - 1);
+        if (cpu_parallel(x)) {
+            owner = NULL;
+            if (any_must_wait(l, since, i, CPU_CLASS_ONE)) {
+                set_barrier(x, CPU_CLASS_ONE);
+                since = i;
+            }
+            continue;
+        }
+        if (after_parallel && since == i - 1) owner = x - 1;
+        else if (after_parallel) {
+            set_barrier(x, CPU_CLASS_ONE);
+            since = i;
+        }
+        if (owner) owner->tail++;
+    }
+}
+
 void cpu_order(krn_list *l)
 {
-    for (unsigned class = 0; class < CPU_CLASSES; class++) {
-        size_t since = 0;
-        for (size_t i = 0; i < l->n; i++)
-            for (size_t j = since; j < i; j++)
-                if (must_wait(&l->ops[j], &l->ops[i], class)) {
-                    l->ops[i].barrier |= (uint8_t)(1u << class);
-                    since = i;
-                    break;
-                }
-    }
+    for (unsigned class = 0; class < CPU_CLASS_ONE; class++) order_dealt(l, class);
+    order_one(l);
 }

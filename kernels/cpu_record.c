@@ -107,9 +107,9 @@ static int row_op(struct rec *r)
     default: break;
     }
     rc = elementwise(r, n_in);
-    /* Below about a thousand exponentials, or ten thousand sums, a barrier costs more than the second worker saves. */
+    /* Below some thousand exponentials, or ten thousand sums, a barrier costs more than the second worker saves. */
     bool costly = r->op->code == KRN_GLU || r->op->code == KRN_SIGMOID || r->op->code == KRN_SILU || r->op->code == KRN_SOFTCAP;
-    x->wide = !rc && r->op->code != KRN_PICK && x->out.heads == 1 && x->out.dim >= (costly ? 1024u : 16384u);
+    x->wide = !rc && r->op->code != KRN_PICK && x->out.heads == 1 && x->out.dim >= (costly ? 4096u : 16384u);
     return rc;
 }
 

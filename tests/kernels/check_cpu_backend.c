@@ -7,7 +7,7 @@
 #include "tests/support/rows.h"
 #include "tests/support/suite.h"
 
-enum { VOCAB = 96, H = 64, HEADS = 4, KV = 2, D = 16, FF = 1056, LAYERS = 2, N_FREQ = 6, ROWS = 48 };
+enum { VOCAB = 96, H = 64, HEADS = 4, KV = 2, D = 16, FF = 4128, LAYERS = 2, N_FREQ = 6, ROWS = 48 };
 enum { W_EMBED, W_NORM, W_HEAD, W_LAYER, W_N1 = 0, W_Q, W_K, W_V, W_O, W_N2, W_GATE, W_UP, W_DOWN, W_QB, W_EACH };
 enum { N_WEIGHTS = W_LAYER + LAYERS * W_EACH, OPS_MAX = 64 };
 /* Columns of the token arena and of the picked arena. */
