@@ -161,9 +161,10 @@ static int run_line(struct eng_compiler *c, const char *text, struct err *e)
             return eng_compile_at(c, e, ERR_FORMAT, "no block `%s` in sheet %s", l->block, c->env.sheet_name);
         return walk(c, l->block, block, e);
     }
-    c->target = l->regs[0];
+    uint32_t ops = c->n_ops;
     rc = eng_compile_arg(c, l->value, v, &n, e);
-    c->target = NULL;
+    if (!rc && c->n_ops > ops && v[0].view.base == c->ops[c->n_ops - 1].out.base)
+        c->op_reg[c->n_ops - 1] = l->regs[0];
     if (!rc && n != l->n_regs)
         rc = eng_compile_at(c, e, ERR_FORMAT, "%u registers are set from %u values", l->n_regs, n);
     for (unsigned i = 0; i < n && !rc; i++)
@@ -405,9 +406,8 @@ static int compile_with(struct eng_compiler *c, const char *name, const struct j
         hash_sha256(text.data, text.len, c->p->sheet_digest);
     rc = text.failed ? err_set(e, ERR_NOMEM, "sheet text") : ERR_OK;
     buf_free(&text);
-    if (rc || (rc = eng_env_open(&c->env, name, merged, c->cat, c->mem, e)) || (rc = eng_binder_open(&c->b, &c->env, c->rep, e)))
-        return rc;
-    rc = compile_sheet(c, e);
+    if (!rc && !(rc = eng_env_open(&c->env, name, merged, c->cat, c->mem, e)) && !(rc = eng_binder_open(&c->b, &c->env, c->rep, e)))
+        rc = compile_sheet(c, e);
     if (!rc && !c->b.first.code && !c->bind_only)
         rc = eng_segment_records(c, e);
     if (!rc && c->b.first.code) { /* noted in the report on the way */

@@ -23,7 +23,6 @@ struct eng_compiler {
     struct krn_op *ops; const char **op_reg; uint32_t n_ops, cap_ops; /* malloc'ed */
     struct eng_store *stores; uint32_t n_stores, cap_stores;          /* malloc'ed */
     struct eng_reg reg[ENG_REGS_MAX]; unsigned n_regs;
-    const char *target;         /* register that the line at hand sets; NULL inside a nested call */
     const char *where; unsigned line; /* block and line number, for messages */
     const char *rope_name[16];
     struct eng_segment *segs; uint32_t n_segs, cap_segs; uint32_t seg_op0; const char *seg_name;
@@ -32,7 +31,6 @@ struct eng_compiler {
 };
 
 /* emit.c: one call. Results go to out (split gives several). */
-struct eng_call { const struct eng_opdef *op; const struct eng_arg *src; };
 int eng_emit(struct eng_compiler *c, const struct eng_arg *call, struct eng_val *out, unsigned *n_out, struct err *e);
 /* compile.c */
 int eng_compile_arg(struct eng_compiler *c, const struct eng_arg *a, struct eng_val *out, unsigned *n_out, struct err *e); /* a register or a call */

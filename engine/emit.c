@@ -71,7 +71,7 @@ static int push_op(struct operands *o, const struct krn_op *op)
             return err_set(o->e, ERR_NOMEM, "%u calls", cap);
         c->cap_ops = cap;
     }
-    c->op_reg[c->n_ops] = c->target ? c->target : o->op->name;
+    c->op_reg[c->n_ops] = o->op->name; /* until the line gives it to a register */
     c->ops[c->n_ops++] = *op;
     return ERR_OK;
 }
@@ -519,11 +519,18 @@ static int bad_arg(struct operands *o, unsigned i, const char *what)
     return eng_compile_at(o->c, o->e, ERR_FORMAT, "%s: argument %u: expected %s", o->op->name, i + 1, what);
 }
 
+static int bad_value(struct operands *o, unsigned i, const char *what, const struct eng_value *v)
+{
+    char text[80];
+
+    eng_v_show(v, text, sizeof text);
+    return eng_compile_at(o->c, o->e, ERR_FORMAT, "%s: argument %u: expected %s, found %s", o->op->name, i + 1, what, text);
+}
+
 static int read_register(struct operands *o, const struct eng_arg *a, unsigned i, char letter)
 {
     struct eng_val v[ENG_VALS_MAX];
     unsigned n = 0;
-    const char *target = o->c->target;
     static const char *const what[] = {"a register", "a list register", "what route gives", "tok"};
     enum eng_val_kind want = letter == 'B' ? ENG_VAL_LIST : letter == 'R' ? ENG_VAL_ROUTING : letter == 't' ? ENG_VAL_TOKENS : ENG_VAL_REG;
     int rc;
@@ -532,9 +539,7 @@ static int read_register(struct operands *o, const struct eng_arg *a, unsigned i
         return bad_arg(o, i, what[want]);
     if (a->kind == ENG_ARG_WEIGHT || a->kind == ENG_ARG_STATE)
         return bad_arg(o, i, what[want]);
-    o->c->target = NULL;
     rc = eng_compile_arg(o->c, a, v, &n, o->e);
-    o->c->target = target;
     if (rc)
         return rc;
     if (n != 1 || v[0].kind != want)
@@ -584,7 +589,7 @@ static int read_number(struct operands *o, const struct eng_arg *a, unsigned i, 
         return ERR_OK;
     }
     if (!(v.type == ENG_V_NULL && optional) && (!eng_v_number(&v, &x) || (letter == 'n' && (!eng_v_integer(&v, &n) || n < 1 || n > INT32_MAX))))
-        return bad_arg(o, i, letter == 'n' ? "a count" : "a number");
+        return bad_value(o, i, letter == 'n' ? "a count" : "a number", &v);
     o->num[o->n_nums++] = x;
     return ERR_OK;
 }
