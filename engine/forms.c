@@ -53,12 +53,11 @@ bool eng_form_find(const off_catalog *c, char *name, size_t n, uint8_t hint, str
         out->suffix = (uint8_t)((hint + i) % N_SUFFIXES);
         out->data = find(c, name, n, suffixes[out->suffix]);
     }
-    if (!out->data)
-        return false;
-    companions(c, name, n, out);
+    if (out->data)
+        companions(c, name, n, out);
     if (n < ENG_NAME_MAX)
         name[n] = 0;
-    return true;
+    return out->data != NULL;
 }
 
 uint8_t eng_form_dims(const struct eng_form *f, uint64_t dims[OFF_DIMS_MAX])
