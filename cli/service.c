@@ -3,7 +3,9 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
+#include <pthread.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -148,47 +150,70 @@ int cli_service_read(int argc, char **argv, const char *part, const char *usage,
 
 /* ---- signals -------------------------------------------------------------------------------------------------- */
 
+/* No handlers: the signals are blocked in every thread, and one thread waits for them. A handler would run on whichever thread
+ * the system picks, which may be asleep where a sanitizer cannot reach it. */
 static int pipe_fds[2] = {-1, -1};
-static volatile sig_atomic_t waits;
+static atomic_bool waits;
 
-static void on_signal(int sig)
+static void end_signals(sigset_t *set)
 {
-    int kept = errno;
-    unsigned char c = (unsigned char)sig;
-    if (!waits && sig != SIGCHLD)
-        _exit(128 + sig);
-    if (write(pipe_fds[1], &c, 1) < 0) {
-        /* the pipe is full of earlier ones */
+    static const int ends[] = {SIGTERM, SIGINT, SIGHUP, SIGCHLD};
+    sigemptyset(set);
+    for (size_t i = 0; i < sizeof ends / sizeof *ends; i++)
+        sigaddset(set, ends[i]);
+}
+
+static void *take_signals(void *ctx)
+{
+    sigset_t set;
+    int sig;
+    (void)ctx;
+    end_signals(&set);
+    for (;;) {
+        if (sigwait(&set, &sig))
+            continue;
+        if (!atomic_load(&waits) && sig != SIGCHLD)
+            _exit(128 + sig);
+        unsigned char c = (unsigned char)sig;
+        if (write(pipe_fds[1], &c, 1) < 0) {
+            /* the pipe is full of earlier ones */
+        }
     }
-    errno = kept;
+    return NULL;
 }
 
 int cli_signals_open(struct err *e)
 {
-    static const int ends[] = {SIGTERM, SIGINT, SIGHUP, SIGCHLD};
-    struct sigaction act = {.sa_handler = on_signal, .sa_flags = SA_RESTART | SA_NOCLDSTOP}, ignore = {.sa_handler = SIG_IGN};
+    sigset_t set;
+    pthread_t t;
+    struct sigaction ignore = {.sa_handler = SIG_IGN};
     if (pipe2(pipe_fds, O_CLOEXEC | O_NONBLOCK))
         return err_set(e, ERR_IO, "pipe: %s", strerror(errno));
-    sigemptyset(&act.sa_mask);
     sigemptyset(&ignore.sa_mask);
-    for (size_t i = 0; i < sizeof ends / sizeof *ends; i++)
-        sigaction(ends[i], &act, NULL);
     sigaction(SIGPIPE, &ignore, NULL);
+    end_signals(&set);
+    pthread_sigmask(SIG_BLOCK, &set, NULL);
+    if (pthread_create(&t, NULL, take_signals, NULL))
+        return err_set(e, ERR_NOMEM, "signal thread");
+    pthread_detach(t);
     return ERR_OK;
 }
 
-void cli_signals_ready(void) { waits = 1; }
+void cli_signals_ready(void) { atomic_store(&waits, true); }
 int cli_signal_fd(void) { return pipe_fds[0]; }
 
 int cli_signal(int timeout_ms)
 {
     unsigned char c;
     struct pollfd p = {.fd = pipe_fds[0], .events = POLLIN};
-    if (read(pipe_fds[0], &c, 1) == 1)
-        return c;
-    if (poll(&p, 1, timeout_ms) <= 0)
-        return 0;
-    return read(pipe_fds[0], &c, 1) == 1 ? c : 0;
+    do {
+        if (read(pipe_fds[0], &c, 1) == 1)
+            return c;
+        poll(&p, 1, timeout_ms);
+        if (read(pipe_fds[0], &c, 1) == 1)
+            return c;
+    } while (timeout_ms < 0);
+    return 0;
 }
 
 void cli_tell(int64_t fd, const char *line)

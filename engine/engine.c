@@ -277,7 +277,10 @@ int eng_describe(const eng_engine *g, struct buf *b, struct err *e)
     buf_str(b, ",\"eos\":[");
     for (size_t i = 0; i < n; i++)
         buf_printf(b, "%s%d", i ? "," : "", eos[i]);
-    buf_printf(b, "],\"temperature\":%g,\"top_p\":%g,\"top_k\":%d,\"special_tokens\":", (double)m->temperature, (double)m->top_p, m->top_k);
+    char hex[2 * HASH_BYTES + 1];
+    hash_hex(m->fingerprint, HASH_BYTES, hex);
+    buf_printf(b, "],\"fingerprint\":\"%s\",\"temperature\":%.9g,\"top_p\":%.9g,\"top_k\":%d,\"special_tokens\":", hex,
+               (double)m->temperature, (double)m->top_p, m->top_k);
     json_put(b, m->special_tokens);
     buf_char(b, '}');
     buf_free(&tok);

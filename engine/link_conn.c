@@ -1,5 +1,7 @@
 /* One connection: its first frame must be a HELLO; then frames are handled one by one while there is room to answer. */
 #include <errno.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -20,6 +22,8 @@ struct link_conn *link_conn_new(eng_link *l, int fd, uint64_t now_ns)
         return NULL;
     for (size_t i = 0; i < l->n_blobs; i++)
         blob = l->blobs[i].n > blob ? l->blobs[i].n : blob;
+    int one = 1;
+    setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one); /* a Unix socket has no such option and needs none */
     c->fd = fd;
     c->opened_ns = c->moved_ns = now_ns;
     c->load[0] = c->load[1] = UINT32_MAX;

@@ -1,7 +1,9 @@
 /* Configurations: the files in conf/ load and are complete, flags override them, what serve writes reads back equal. */
 #include <signal.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
+#include "base/clock.h"
 #include "base/log.h"
 #include "cli/cli.h"
 #include "cli/engine_conf.h"
@@ -146,15 +148,36 @@ END_TEST
 START_TEST(signals)
 {
     struct err e = {0};
+    pid_t early = fork();
+    if (!early) { /* before it is ready a signal ends it at once */
+        if (cli_signals_open(&e))
+            _exit(1);
+        kill(getpid(), SIGTERM);
+        clock_sleep_ns(20 * NS_PER_S);
+        _exit(2);
+    }
+    int status;
+    ck_assert(waitpid(early, &status, 0) == early && WIFEXITED(status) && WEXITSTATUS(status) == 128 + SIGTERM);
     OK(cli_signals_open(&e));
     cli_signals_ready();
     ck_assert_int_eq(cli_signal(0), 0);
-    raise(SIGTERM);
-    raise(SIGINT);
+    kill(getpid(), SIGTERM);
     ck_assert_int_eq(cli_signal(-1), SIGTERM);
-    ck_assert_int_eq(cli_signal(0), SIGINT);
+    kill(getpid(), SIGINT);
+    ck_assert_int_eq(cli_signal(5000), SIGINT);
     ck_assert_int_eq(cli_signal(10), 0);
     raise(SIGPIPE); /* ignored */
+    pid_t parent = getpid(), child = fork();
+    if (!child) { /* while the parent is inside the call */
+        clock_sleep_ns(50 * NS_PER_MS);
+        kill(parent, SIGTERM);
+        clock_sleep_ns(50 * NS_PER_MS);
+        _exit(0);
+    }
+    ck_assert_int_eq(cli_signal(-1), SIGTERM);
+    ck_assert_int_eq(cli_signal(1000), SIGCHLD);
+    ck_assert_int_eq(cli_signal(0), 0);
+    waitpid(child, NULL, 0);
     int fds[2];
     char line[8] = "";
     ck_assert(pipe(fds) == 0);
