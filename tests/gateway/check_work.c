@@ -1,0 +1,56 @@
+/* The worker threads: every job once, a full ring refuses, close runs what is queued. */
+#include <stdatomic.h>
+
+#include "base/clock.h"
+#include "gateway/work.h"
+#include "tests/support/suite.h"
+
+static atomic_int ran, gate;
+
+static void count(void *ctx) { atomic_fetch_add((atomic_int *)ctx, 1); }
+
+static void wait_at_gate(void *ctx)
+{
+    (void)ctx;
+    while (!atomic_load(&gate))
+        clock_sleep_ns(NS_PER_MS);
+}
+
+START_TEST(core)
+{
+    struct err e;
+    gw_work *w;
+    OK(gw_work_open(&w, 3, 64, &e));
+    for (int i = 0; i < 5000;) {
+        if (!gw_work_put(w, count, &ran, &e))
+            i++;
+        else
+            ck_assert_int_eq(e.code, ERR_AGAIN);
+    }
+    gw_work_close(w);
+    ck_assert_int_eq(atomic_load(&ran), 5000);
+    gw_work_close(NULL);
+}
+END_TEST
+
+START_TEST(limits)
+{
+    struct err e;
+    gw_work *w;
+    OK(gw_work_open(&w, 1, 4, &e));
+    OK(gw_work_put(w, wait_at_gate, NULL, &e));
+    for (int i = 0; i < 5000 && gw_work_waiting(w); i++)
+        clock_sleep_ns(NS_PER_MS);
+    for (int i = 0; i < 4; i++)
+        OK(gw_work_put(w, count, &ran, &e));
+    FAILS(ERR_AGAIN, "4 requests wait", gw_work_put(w, count, &ran, &e));
+    ck_assert_uint_eq(gw_work_waiting(w), 4);
+    atomic_store(&gate, 1);
+    gw_work_stop(w);
+    ck_assert_int_eq(atomic_load(&ran), 4);
+    FAILS(ERR_CLOSED, "stopping", gw_work_put(w, count, &ran, &e));
+    gw_work_close(w);
+}
+END_TEST
+
+SUITE("gateway", "work", core, limits)
