@@ -78,7 +78,7 @@ struct eng_stats {
 };
 void eng_stats(eng_engine *g, struct eng_stats *s);
 /* The configuration in force after defaults, and the description a gateway gets (JSON object: id, aliases, ctx, seqs, vocab,
- * page_tokens, kv_type, numerics, tokenizer and template digests (hex), eos ids, sampling defaults). Keys as gateway/served.c reads
+ * page_tokens, kv_type, numerics, tokenizer and template digests (hex), eos ids, sampling defaults). Keys as gateway/description.c reads
  * them: id, aliases [], ctx, seqs, vocab, page_tokens, kv_type, numerics, fingerprint, tokenizer (hex), template (hex or null),
  * special_tokens {}, eos [], temperature, top_p, top_k, queue_max, queue_tokens_max. */
 void eng_config_in_force(const eng_engine *g, struct eng_config *c);

@@ -29,7 +29,7 @@
 #include "gateway/engine_client_internal.h"
 
 #define TICK_MS 100
-#define HELLO_BYTES_MAX (4u << 20)
+
 
 void gw_engine_config_default(struct gw_engine_config *c)
 {
@@ -432,9 +432,9 @@ int gw_engine_open(gw_engine **out, const struct gw_engine_config *cfg, struct e
     atomic_init(&g->next_id, 1);
     eng_frame_reader_init(&g->reader, cfg->blob_bytes_max + HASH_BYTES);
     buf_init(&g->out, (size_t)cfg->blob_bytes_max * 2);
-    buf_init(&g->hello, HELLO_BYTES_MAX);
+    buf_init(&g->hello, GW_DESCRIPTION_BYTES_MAX);
     buf_init(&g->tmpl, cfg->blob_bytes_max);
-    arena_init(&g->d_mem, 8 * (size_t)HELLO_BYTES_MAX);
+    arena_init(&g->d_mem, 8 * (size_t)GW_DESCRIPTION_BYTES_MAX);
     if (!(g->address = strdup(cfg->address)) || !(g->base = event_base_new()) || (g->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) < 0 ||
         !(g->wake = event_new(g->base, g->wake_fd, EV_READ | EV_PERSIST, on_wake, g)) || !(g->tick = event_new(g->base, -1, EV_PERSIST, on_tick, g)) ||
         !(g->retry = evtimer_new(g->base, connect_now, g)) || event_add(g->wake, NULL) || event_add(g->tick, &tick)) {

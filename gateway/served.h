@@ -3,33 +3,12 @@
  * Owns:      one immutable, counted object per description; whoever renders a prompt holds a reference, so that an engine may come
  *            back with another model meanwhile.
  * Invariant: two objects with equal `identity` answer a request with the same bits: a stream may go on from one to the other.
- * Source:    the JSON object of ENG_FR_HELLO (docs/formats.md): id, aliases, ctx, seqs, vocab, numerics, fingerprint, tokenizer and
- *            template (hex SHA-256 of the blobs; template null or absent: none), special_tokens, temperature, top_p, top_k, queue_max,
- *            queue_tokens_max.
  * Threads:   any, after open. */
 #ifndef SLUICE_GATEWAY_SERVED_H
 #define SLUICE_GATEWAY_SERVED_H
 #include <stdatomic.h>
-#include "base/arena.h"
-#include "base/hash.h"
-#include "base/json.h"
 #include "engine/chat.h"
-#include "engine/engine.h"
-
-struct gw_description {          /* a HELLO body, checked; strings live in the arena it was read into */
-    const char *id;
-    const char **aliases; size_t n_aliases;
-    uint32_t ctx, seqs, vocab, queue_max;
-    uint64_t queue_tokens_max;
-    int64_t pid;
-    uint8_t tokenizer[HASH_BYTES], template_digest[HASH_BYTES];
-    bool has_template;
-    const struct json *special_tokens;
-    struct eng_sampling sampling; /* the model's defaults; seed 0 */
-    uint8_t identity[HASH_BYTES];
-};
-/* ERR_FORMAT names the key; ERR_UNSUPPORTED: another major protocol version. */
-int gw_description_read(struct gw_description *d, const void *json, size_t n, struct arena *a, struct err *e);
+#include "gateway/description.h"
 
 /* Tokenizers are shared between descriptions that name the same blob. */
 struct gw_tok_ref { atomic_int refs; eng_tok *tok; uint8_t digest[HASH_BYTES]; };

@@ -4,7 +4,7 @@
 
 #include "gateway/openai.h"
 #include "gateway/openai_out.h"
-#include "gateway/served.h"
+#include "gateway/description.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
