@@ -162,6 +162,7 @@ struct tok_run {
     uint32_t cache_mask;
     uint64_t work;                                              /* pair look-ups and heap moves: what a linearity test counts */
     bool at_start;                                              /* the stretch at hand starts the text */
+    bool continues;                                             /* it goes on where another ended: nothing is put in front of it */
 };
 int tok_run_open(struct tok_run *r, const eng_tok *t, size_t text_bytes, struct eng_ids *ids, struct err *e);
 void tok_run_close(struct tok_run *r);

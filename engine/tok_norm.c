@@ -159,6 +159,8 @@ int tok_normalise(struct tok_run *r, const char **s, size_t *n)
         int rc = ERR_OK;
         if (*n == 0)
             return ERR_OK;
+        if (r->continues && (op->kind == TOK_NORM_PREPEND || op->kind == TOK_NORM_STRIP_LEFT))
+            continue;
         if ((op->kind <= TOK_NORM_NFKD && ascii(*s, *n)) || (op->kind == TOK_NORM_NFC && settled(*s, *n)) || (op->kind == TOK_NORM_REPLACE && !memmem(*s, *n, op->a, op->an)))
             continue;
         if (op->kind == TOK_NORM_STRIP_LEFT || op->kind == TOK_NORM_STRIP_RIGHT) {

@@ -89,7 +89,7 @@ static int with_buf(struct tok_run *r, struct buf *b)
 static int space_prefix(struct tok_run *r, unsigned k, const char *s, size_t n)
 {
     struct buf *b = &r->level[k];
-    if (n == 0 || s[0] == ' ')
+    if (n == 0 || s[0] == ' ' || r->continues)
         return level(r, k + 1, s, n);
     buf_reset(b);
     buf_char(b, ' ');
@@ -134,7 +134,7 @@ static int meta(struct tok_run *r, unsigned k, const char *s, size_t n)
     size_t i = 0;
     buf_reset(b);
     bool marked = n >= op->an && !memcmp(s, op->a, op->an);
-    if ((scheme == 'a' || (scheme == 'f' && r->at_start)) && n && s[0] != ' ' && !marked)
+    if (!r->continues && (scheme == 'a' || (scheme == 'f' && r->at_start)) && n && s[0] != ' ' && !marked)
         buf_add(b, op->a, op->an);
     for (size_t at = 0; at < n; at = i + 1) {
         const char *sp = memchr(s + at, ' ', n - at);

@@ -202,7 +202,7 @@ static bool alone(const char *s, size_t n, size_t b, size_t e)
     return (b == 0 || !word_char(tok_utf8_at(char_before(s, s + b)))) && (e == n || !word_char(tok_utf8_at(s + e)));
 }
 
-struct match { size_t b, e; const struct tok_added *a; };
+struct match { size_t b, e; const struct tok_added *a; /* NULL: a control token in user text, to be encoded as text */ };
 
 /* The longest token that begins at s[at] and belongs to this pass. One that may not be recognised here hides what lies in it, as
  * in the reference; but where it would cross from user text into the template, shorter and later ones still count. */
@@ -248,6 +248,10 @@ static bool next_added(const struct tok_run *r, int pass, size_t base, const cha
             continue;
         }
         const struct tok_added *a = longest(r, tr, pass, base, s, n, at, &end, &hidden);
+        if (!a && hidden > at && r->mode == TOK_MODE_SPANS) {
+            *m = (struct match){at, hidden, NULL};
+            return true;
+        }
         if (!a) {
             at = hidden > at ? hidden : at + 1;
             continue;
@@ -282,18 +286,26 @@ static int stretch(struct tok_run *r, int pass, size_t base, const char *s, size
     return r->t->has_norm_added && r->mode != TOK_MODE_NONE ? around(r, 1, base, s, n) : tok_split(r, s, n);
 }
 
-/* base: where s begins in the whole text; only used where offsets of pass 1 are still raw ones. */
+/* base: where s begins in the whole text; only used where offsets of pass 1 are still raw ones. A control token in user text stays
+ * text, but nothing merges across its ends: that is how the reference sanitises messages, and what is around it keeps its ids. */
 static int around(struct tok_run *r, int pass, size_t base, const char *s, size_t n)
 {
     struct match m;
     size_t from = 0, at = 0;
     int rc = ERR_OK;
+    if (pass == 0)
+        r->continues = false;
     while (!rc && at < n && next_added(r, pass, base, s, n, from, at, &m)) {
-        r->at_start = base + from == 0 && (pass == 0 || r->at_start);
-        if (m.b > from)
+        r->at_start = base + from == 0;
+        if (m.b > from) {
             rc = stretch(r, pass, base + from, s + from, m.b - from);
-        if (!rc)
+            r->continues = true;
+        }
+        if (!rc && m.a)
             rc = eng_ids_push(r->ids, m.a->id, r->e);
+        else if (!rc)
+            rc = stretch(r, pass, base + m.b, s + m.b, m.e - m.b);
+        r->continues = !m.a;
         from = m.e;
         at = m.e;
     }

@@ -1,9 +1,9 @@
 /* engine/tokenizer.h - text <-> token ids, exactly as the model's own tokenizer does it.
  *
  * Owns:      vocabulary, merges, split patterns (PCRE2 with JIT), added tokens.
- * Invariant: encode of user text never yields a control token unless ENG_TOK_SPECIAL is given; decode(encode(t)) == t for byte-level
- *            vocabularies with all 256 bytes.
- * Sources:   tokenizer.json (huggingface tokenizers), GGUF metadata (tokenizer.ggml.*; pre names in docs/formats.md).
+ * Invariant: encode of user text never yields a control token unless ENG_TOK_SPECIAL is given (the unknown token apart);
+ *            decode(encode(t)) == t for byte-level vocabularies with all 256 bytes and without a normaliser.
+ * Sources:   tokenizer.json (huggingface tokenizers), GGUF metadata (tokenizer.ggml.*; pre names in docs/formats.md), tiktoken.model.
  * Threads:   read-only after open, used by many threads; scratch is per call. */
 #ifndef SLUICE_ENGINE_TOKENIZER_H
 #define SLUICE_ENGINE_TOKENIZER_H
@@ -44,8 +44,9 @@ enum { ENG_TOK_SPECIAL = 1,     /* recognise every added token, control ones inc
        ENG_TOK_WRAP = 4 };      /* add BOS / EOS as the file's own post-processor does */
 /* Appends to ids. Text must be valid UTF-8 (ERR_INVALID). */
 int eng_tok_encode(const eng_tok *t, const char *text, size_t n, unsigned flags, struct eng_ids *ids, struct err *e);
-/* Pieces of one text with a flag each: a run is encoded as if alone between its neighbours' tokens only where a special token
- * separates them; adjacent trusted and plain text still merge across the border as one text. */
+/* One text in spans that follow each other from 0, each trusted (a template wrote it) or not (a user did). Added tokens are found in
+ * the whole of it, but a control token counts only where it lies wholly in trusted spans; one that users spelled is encoded as text,
+ * without merging across its ends. Elsewhere adjacent trusted and plain text merge across the border as one text. */
 struct eng_text_span { size_t begin, end; bool trusted; };
 int eng_tok_encode_spans(const eng_tok *t, const char *text, const struct eng_text_span *spans, size_t n_spans, struct eng_ids *ids, struct err *e);
 

@@ -1,6 +1,7 @@
 /* Golden ids: the small tokenizers of tests/data always, published ones where ../shared has them. */
 #include <unistd.h>
 
+#include "base/json.h"
 #include "engine/tok_verify.h"
 #include "tests/support/make_model.h"
 #include "tests/support/suite.h"
@@ -144,4 +145,176 @@ START_TEST(errors)
 }
 END_TEST
 
-SUITE("engine", "tok_verify", core, shared, errors)
+/* ---- rendered chats: what the template writes keeps its tokens, what users wrote stays text ------------------ */
+static bool same(const struct eng_ids *got, const struct json *want)
+{
+    bool ok = json_is(want, JSON_ARRAY) && want->n == got->n;
+    for (size_t i = 0; ok && i < got->n; i++) {
+        int64_t id;
+        ok = json_int(want->items[i], &id) && id == got->v[i];
+    }
+    return ok;
+}
+
+static const char *strip(const char *s, size_t *n)
+{
+    while (*n && strchr(" \t\r\n", *s))
+        s++, --*n;
+    while (*n && strchr(" \t\r\n", s[*n - 1]))
+        --*n;
+    return s;
+}
+
+/* The contents of the messages, in order, are the spans that are not trusted. first: where the content of a lone message begins,
+ * which cannot be searched for when it spells what the template writes in front of it. */
+static size_t find_spans(const struct json *c, const struct json *text, size_t first, struct eng_text_span *s, size_t max)
+{
+    const struct json *messages = json_get(c, "messages");
+    size_t at = 0, n = 0;
+    if (json_is(messages, JSON_ARRAY) && messages->n == 1 && first < text->n) {
+        s[n++] = (struct eng_text_span){0, first, true};
+        at = first;
+    }
+    for (size_t i = 0; json_is(messages, JSON_ARRAY) && i < messages->n && n + 2 < max; i++) {
+        const struct json *content = json_get(messages->items[i], "content");
+        size_t len = json_is(content, JSON_STRING) ? content->n : 0;
+        const char *p = len ? strip(content->s, &len) : NULL, *m = len ? memmem(text->s + at, text->n - at, p, len) : NULL;
+        if (!m)
+            continue;
+        s[n++] = (struct eng_text_span){at, (size_t)(m - text->s), true};
+        at = (size_t)(m - text->s) + len;
+        s[n++] = (struct eng_text_span){at - len, at, false};
+    }
+    s[n++] = (struct eng_text_span){at, text->n, true};
+    return n;
+}
+
+static void chat_cases(eng_tok *t, const struct json *cases, const char *what)
+{
+    struct eng_ids ids = {.max = 1 << 20};
+    struct eng_text_span spans[64];
+    struct err e = {0};
+    size_t attacks = 0, first = SIZE_MAX;
+    for (size_t i = 0; i < cases->n; i++) {
+        const struct json *c = cases->items[i], *text = json_get(c, "rendered"), *want = json_get(c, "ids"), *clean = json_get(c, "ids_sanitised");
+        const char *name = json_str(json_get(c, "name"));
+        if (!json_is(text, JSON_STRING) || !want)
+            continue;
+        ids.n = 0;
+        OK(eng_tok_encode(t, text->s, text->n, ENG_TOK_SPECIAL, &ids, &e));
+        ck_assert_msg(same(&ids, want), "%s: %s", what, name);
+        const char *hello = name && !strcmp(name, "user") ? strstr(text->s, "Hello, who are you?") : NULL;
+        if (hello)
+            first = (size_t)(hello - text->s);
+        if (!name || strncmp(name, "control text", 12) || strstr(name, "in a tool") || strstr(name, "cut in two"))
+            continue;
+        attacks++;
+        ids.n = 0;
+        OK(eng_tok_encode_spans(t, text->s, spans, find_spans(c, text, first, spans, 64), &ids, &e));
+        ck_assert_msg(same(&ids, clean ? clean : want), "%s: %s, sanitised", what, name);
+    }
+    ck_assert_msg(attacks > 0, "%s: no case with control text", what);
+    eng_ids_free(&ids);
+}
+
+START_TEST(chats)
+{
+    static const char *const l[][3] = {
+        {"gguf/smollm2.vocab.gguf.gz", "t.gguf", "gguf/smollm2.chat_ids.json"}, {"llama3/tokenizer.json.gz", "tokenizer.json", "llama3/chat_ids.json"},
+        {"qwen3/tokenizer.json.gz", "tokenizer.json", "qwen3/chat_ids.json"}, {"deepseek-v3/tokenizer.json.gz", "tokenizer.json", "deepseek-v3/chat_ids.json"},
+        {"gpt-oss/tokenizer.json.gz", "tokenizer.json", "gpt-oss/chat_ids.json"}, {"gemma3/tokenizer.json.gz", "tokenizer.json", "gemma3/chat_ids.json"},
+        {"mistral-v1/tokenizer.json.gz", "tokenizer.json", "mistral-v1/chat_ids.json"}};
+    for (size_t i = 0; i < sizeof l / sizeof *l; i++) {
+        char path[300], cmd[1024];
+        struct err e = {0};
+        struct json *v;
+        struct arena a;
+        eng_tok *t;
+        snprintf(path, sizeof path, SHARED "%s", l[i][2]);
+        if (access(path, R_OK)) {
+            printf("SKIP %s is not here\n", path);
+            continue;
+        }
+        arena_init(&a, 1 << 28);
+        OK(json_parse_file(&v, path, 1 << 26, &a, &e));
+        char *dir = mm_tmpdir();
+        snprintf(path, sizeof path, "%s/%s", dir, l[i][1]);
+        snprintf(cmd, sizeof cmd, "gunzip -c '" SHARED "%s' > '%s'", l[i][0], path);
+        ck_assert_msg(system(cmd) == 0, "%s", cmd);
+        OK(eng_tok_open_file(&t, path, &e));
+        snprintf(path, sizeof path, "../shared/data/%s", json_str(json_get(v, "template")));
+        size_t n;
+        char *tmpl = mm_read(path, &n);
+        eng_tok_mark_template(t, tmpl, n);
+        chat_cases(t, json_get(v, "cases"), l[i][2]);
+        free(tmpl);
+        eng_tok_close(t);
+        mm_rmdir(dir);
+        arena_free(&a);
+    }
+}
+END_TEST
+
+/* Prompts of the tiny models and of real GGUF files: a folder's tokenizer, its BOS where the family adds one. */
+static void prompts(const char *file, const eng_tok *t, unsigned flags)
+{
+    struct eng_ids ids = {.max = 1 << 20};
+    struct err e = {0};
+    struct arena a;
+    struct json *v;
+    arena_init(&a, 1 << 28);
+    OK(json_parse_file(&v, file, 1 << 26, &a, &e));
+    const struct json *l = json_is(v, JSON_ARRAY) ? v : json_get(v, "prompts");
+    ck_assert_msg(json_is(l, JSON_ARRAY) && l->n > 0, "%s", file);
+    for (size_t i = 0; i < l->n; i++) {
+        const struct json *text = json_get(l->items[i], "text"), *want = json_get(l->items[i], "ids");
+        ids.n = 0;
+        OK(eng_tok_encode(t, text->s, text->n, flags, &ids, &e));
+        ck_assert_msg(same(&ids, want), "%s: prompt %zu: %zu ids, expected %zu", file, i, ids.n, want->n);
+    }
+    eng_ids_free(&ids);
+    arena_free(&a);
+}
+
+START_TEST(models)
+{
+    static const char *const names[] = {"llama", "llama-tied", "mistral", "phi3", "qwen2", "qwen3", "gemma3", "qwen3_moe", "deepseek_v3",
+                                        "deepseek_v3-fp8", "deepseek_v3-int4", "gpt_oss", "kimi_linear"};
+    static const char *const real[][2] = {{"smollm2", "SmolLM2-135M-Instruct.Q4_1"}, {"gemma3", "gemma-3-270m-it-q4_k_m"},
+                                          {"qwen2.5", "qwen2.5-coder-0.5b-q4"}, {"qwen2.5", "qwen2.5-coder-1.5b"}};
+    struct err e = {0};
+    eng_tok *t;
+    char path[300], cmd[1024];
+    if (access("../shared/data/models", R_OK)) {
+        printf("SKIP ../shared/data/models is not here\n");
+        return;
+    }
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        off_catalog *c;
+        snprintf(path, sizeof path, "../shared/data/models/%s", names[i]);
+        OK(off_catalog_open(&c, path, 1, &e));
+        int64_t rows = 0;
+        ck_assert(json_int(json_get(off_catalog_config(c), "vocab_size"), &rows));
+        OK(eng_tok_open(&t, c, (uint32_t)rows, &e));
+        snprintf(path, sizeof path, "../shared/data/models/%s/reference/prompts.json", names[i]);
+        prompts(path, t, ENG_TOK_SPECIAL | ENG_TOK_WRAP);
+        snprintf(path, sizeof path, "../shared/data/models/%s/reference/chat.json", names[i]);
+        prompts(path, t, ENG_TOK_SPECIAL);
+        eng_tok_close(t);
+        off_catalog_close(c);
+    }
+    for (size_t i = 0; i < sizeof real / sizeof *real; i++) {
+        char *dir = mm_tmpdir();
+        snprintf(path, sizeof path, "%s/t.gguf", dir);
+        snprintf(cmd, sizeof cmd, "gunzip -c '" SHARED "gguf/%s.vocab.gguf.gz' > '%s'", real[i][0], path);
+        ck_assert_msg(system(cmd) == 0, "%s", cmd);
+        OK(eng_tok_open_file(&t, path, &e));
+        snprintf(path, sizeof path, "../shared/data/real/%s.json", real[i][1]);
+        prompts(path, t, ENG_TOK_WRAP);
+        eng_tok_close(t);
+        mm_rmdir(dir);
+    }
+}
+END_TEST
+
+SUITE("engine", "tok_verify", core, shared, chats, models, errors)
