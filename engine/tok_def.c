@@ -70,7 +70,7 @@ static int grow_ids(struct tok_def *d, uint32_t id, struct err *e)
 
 int tok_def_piece(struct tok_def *d, uint32_t id, const char *s, size_t n, double score, struct err *e)
 {
-    int rc = grow_ids(d, id, e);
+    int rc = n > TOK_PIECE_BYTES_MAX ? err_set(e, ERR_LIMIT, "tokenizer: piece %u has %zu bytes, at most %d", id, n, TOK_PIECE_BYTES_MAX) : grow_ids(d, id, e);
     if (rc)
         return rc;
     struct tok_piece *p = &d->pieces[id];

@@ -10,7 +10,7 @@
 #include "base/arena.h"
 #include "engine/tokenizer.h"
 
-enum { TOK_OPS_MAX = 12, TOK_WRAP_MAX = 8, TOK_EOS_MAX = 16, TOK_ADDED_BYTES_MAX = 1024, TOK_IDS_MAX = 1 << 23 };
+enum { TOK_OPS_MAX = 12, TOK_WRAP_MAX = 8, TOK_EOS_MAX = 16, TOK_ADDED_BYTES_MAX = 1024, TOK_PIECE_BYTES_MAX = 1024, TOK_IDS_MAX = 1 << 23 };
 
 enum tok_model { TOK_BPE = 1, TOK_UNIGRAM = 2 };
 enum tok_flag {                    /* tok_def.flags */

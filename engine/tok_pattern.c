@@ -8,7 +8,7 @@
 
 #include "engine/tok_internal.h"
 
-enum { PATTERN_MAX = 16384, MATCH_LIMIT = 200000000, HEAP_LIMIT_KIB = 262144, JIT_STACK_MAX = 8 << 20 };
+enum { PATTERN_MAX = 16384, MATCH_LIMIT = 20000000, HEAP_LIMIT_KIB = 262144, JIT_STACK_MAX = 8 << 20 };
 #define SPACES "\\x09-\\x0d\\x20\\x{85}\\x{a0}\\x{1680}\\x{2000}-\\x{200a}\\x{2028}\\x{2029}\\x{202f}\\x{205f}\\x{3000}"
 
 const char *tok_pattern_gpt2(void)

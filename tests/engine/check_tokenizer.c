@@ -163,6 +163,35 @@ START_TEST(limits)
 }
 END_TEST
 
+/* Where the JIT may not make code the interpreter must give the same ids, and get through a long run of one letter. */
+START_TEST(no_jit)
+{
+    static const char *const names[] = {"llama", "kimi_linear", "qwen3"};
+    for (size_t k = 0; k < sizeof names / sizeof *names; k++) {
+        eng_tok *t = open_small(names[k]);
+        struct eng_ids a = {.max = 1 << 22}, b = {.max = 1 << 22};
+        struct err e = {0};
+        char *text = malloc(1 << 21);
+        size_t n = 0;
+        for (int i = 0; i < 200; i++)
+            n += (size_t)sprintf(text + n, "The Lock's keeper, it's %d o'clock;\n\n\t\xE6\xB0\xB4\xE9\x97\xA8 aB \xC3\x89t\xC3\xA9 don't  STOP", i * 37);
+        memset(text + n, 'a', 1 << 19);
+        memset(text + n + (1 << 19), 'A', 1 << 19);
+        memset(text + n + (1 << 20), ' ', 1 << 19);
+        n += (1 << 20) + (1 << 19);
+        OK(eng_tok_encode(t, text, n, ENG_TOK_ADDED, &a, &e));
+        for (unsigned i = 0; i < t->d.n_split; i++)
+            t->re[i].jit = false;
+        OK(eng_tok_encode(t, text, n, ENG_TOK_ADDED, &b, &e));
+        ck_assert(a.n == b.n && !memcmp(a.v, b.v, a.n * sizeof *a.v));
+        eng_ids_free(&a);
+        eng_ids_free(&b);
+        free(text);
+        eng_tok_close(t);
+    }
+}
+END_TEST
+
 static void refused(const char *json, int code, const char *words)
 {
     struct err e = {0};
@@ -297,4 +326,4 @@ START_TEST(model)
 }
 END_TEST
 
-SUITE("engine", "tokenizer", core, trust, limits, saved, memory, model, errors)
+SUITE("engine", "tokenizer", core, trust, limits, no_jit, saved, memory, model, errors)
