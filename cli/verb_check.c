@@ -79,6 +79,8 @@ static void print_plan(const struct eng_plan *p, const struct eng_report *r, con
     }
     for (uint32_t i = 0; i < p->n_recurrent; i++)
         printf("  state    $%s: %u layers, %u fields\n", p->recurrent[i].state, p->recurrent[i].n_layers, p->recurrent[i].n_fields);
+    if (r->n_tokens)
+        printf("tokenizer  %s tokens for %s rows\n", grouped(r->n_tokens), grouped(p->vocab));
     printf("operators  on %s\n", backend);
     for (size_t i = 0; i < r->n_ops; i++) {
         const struct eng_op_use *u = &r->op[i];
@@ -150,6 +152,7 @@ static void json_plan(struct buf *b, const struct eng_plan *p, const struct eng_
     key_u64(b, "vocab", p->vocab);
     key_u64(b, "context", p->ctx);
     key_u64(b, "calls", p->n_ops);
+    key_u64(b, "tokenizer_tokens", r->n_tokens);
     key_u64(b, "kv_bytes_per_token", eng_plan_kv_bytes_per_token(p, KRN_BF16));
     key_u64(b, "state_bytes_per_sequence", eng_plan_state_bytes_per_seq(p));
     buf_str(b, "\"operators\":[");

@@ -6,6 +6,7 @@
 
 #include "engine/ops.h"
 #include "engine/sheet.h"
+#include "engine/tokenizer.h"
 
 static void count_dtypes(const off_catalog *c, struct eng_report *r)
 {
@@ -114,6 +115,20 @@ static int suggest(const off_catalog *c, struct eng_report *r, struct err *e)
     return ERR_OK;
 }
 
+static void check_tokenizer(const off_catalog *c, uint32_t rows, struct eng_report *r)
+{
+    eng_tok *t;
+    struct err e = {0};
+    int rc = eng_tok_open(&t, c, rows, &e);
+
+    if (rc) {
+        eng_report_add(r, ENG_ISSUE_TOKENIZER, rc, NULL, NULL, NULL, e.msg);
+        return;
+    }
+    r->n_tokens = eng_tok_count(t);
+    eng_tok_close(t);
+}
+
 int eng_check(const off_catalog *c, const struct krn_backend_api *backend, struct eng_report *r, struct eng_plan **plan, struct err *e)
 {
     struct eng_plan_options o = {.bind_only = true};
@@ -129,7 +144,9 @@ int eng_check(const off_catalog *c, const struct krn_backend_api *backend, struc
         return rc;
     if (rc && !r->sheet && (rc = suggest(c, r, e)))
         return rc;
-    if (*plan)
+    if (*plan) {
         eng_check_operators(*plan, backend, r);
+        check_tokenizer(c, (*plan)->vocab, r);
+    }
     return ERR_OK;
 }

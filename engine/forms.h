@@ -7,7 +7,7 @@
  *   NAME.weight_packed I32 + NAME.weight_scale       int4-packed, 8 values a word (+ weight_shape)
  *   NAME.weight_packed U8 + NAME.weight_scale U8     mxfp4, 2 values a byte, E8M0 per 32
  *   NAME_blocks U8 + NAME_scales U8                  mxfp4-blocks, the same bytes with an axis more
- * Owns:      nothing.  Source: ../shared facts in docs/sheets.md, "Storage forms". */
+ * Owns:      nothing.  Source: docs/sheets.md, "Storage forms". */
 #ifndef SLUICE_ENGINE_FORMS_H
 #define SLUICE_ENGINE_FORMS_H
 #include "offload/catalog.h"

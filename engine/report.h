@@ -17,6 +17,7 @@ enum eng_issue {
     ENG_ISSUE_UNKNOWN,   /* a tensor in the files that nothing reads */
     ENG_ISSUE_CONFIG,    /* a config key that bears on the result and that nothing reads; an assertion */
     ENG_ISSUE_OPERATOR,  /* no kernel */
+    ENG_ISSUE_TOKENIZER, /* none, unknown, or larger than the embedding */
     ENG_ISSUE_INERT,     /* not a problem: an unread key without such a meaning */
     ENG_ISSUE_COUNT
 };
@@ -34,6 +35,7 @@ struct eng_report {
     const char *suggestion; size_t suggestion_bound; /* nearest sheet when none matched */
     size_t names, bound, excused;      /* tensors in the files; the rest is unknown */
     struct eng_excuse excuse[32]; size_t n_excuses;
+    uint32_t n_tokens;                 /* of the tokenizer; 0: it did not open */
     struct eng_op_use op[256]; size_t n_ops;
     struct eng_dtype_use dtype[KRN_TYPE_COUNT]; size_t n_dtypes;
 };

@@ -1,7 +1,9 @@
 /* Lines: what they parse to, what is refused and how it is said. */
 #include <string.h>
+#include <unistd.h>
 
 #include "engine/line.h"
+#include "tests/support/make_model.h"
 #include "tests/support/suite.h"
 
 static struct arena a;
@@ -119,4 +121,22 @@ START_TEST(limits)
 }
 END_TEST
 
-SUITE("engine", "line", core, errors, limits)
+START_TEST(page)
+{
+    struct buf b;
+    size_t n;
+    if (access("docs/operators.md", R_OK)) {
+        puts("SKIP page: docs/operators.md is not below the working directory");
+        return;
+    }
+    char *text = mm_read("docs/operators.md", &n), *body = strstr(text, "### ");
+    buf_init(&b, 1 << 20);
+    ck_assert(eng_ops_markdown(&b));
+    ck_assert_ptr_nonnull(body);
+    ck_assert_msg(!strcmp(body, b.data), "docs/operators.md is not what engine/ops.c says: paste what eng_ops_markdown gives");
+    buf_free(&b);
+    free(text);
+}
+END_TEST
+
+SUITE("engine", "line", core, errors, limits, page)
