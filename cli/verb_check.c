@@ -105,9 +105,9 @@ static void print_findings(const struct eng_report *r)
         }
         for (size_t i = 0; i < r->n && shown < SHOWN; i++)
             if ((int)r->v[i].kind == k)
-                shown += printf("%-10s %s\n", eng_issue_name((enum eng_issue)k), r->v[i].text) > 0;
+                shown += printf("problem    %s\n", r->v[i].text) > 0;
         if (r->total[k] > shown)
-            printf("%-10s and %s more\n", eng_issue_name((enum eng_issue)k), grouped(r->total[k] - shown));
+            printf("           and %s more of kind %s\n", grouped(r->total[k] - shown), eng_issue_name((enum eng_issue)k));
     }
 }
 

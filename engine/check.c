@@ -77,13 +77,13 @@ void eng_check_operators(const struct eng_plan *p, const struct krn_backend_api 
     }
 }
 
-/* The sheet with most of the files' names bound, and at least half of them. */
+/* The sheet with most of the files' names bound (then fewest problems), if that is at least half of them. */
 static int suggest(const off_catalog *c, struct eng_report *r, struct err *e)
 {
     struct eng_plan_options o = {.bind_only = true};
     eng_sheets *s;
     const char *best = NULL;
-    size_t most = 0;
+    size_t most = 0, fewest = 0;
     int rc = eng_sheets_open(&s, NULL, e);
 
     if (rc)
@@ -96,8 +96,10 @@ static int suggest(const off_catalog *c, struct eng_report *r, struct err *e)
             continue;
         eng_report_init(&one);
         eng_plan_compile_sheet(&p, s, eng_sheets_name(s, i), c, &o, &one, &own);
-        if (one.bound > most) {
+        size_t against = eng_report_problems(&one);
+        if (one.bound > most || (one.bound == most && best && against < fewest)) {
             most = one.bound;
+            fewest = against;
             best = eng_sheets_name(s, i);
         }
         eng_plan_close(p);

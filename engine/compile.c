@@ -410,6 +410,8 @@ static int compile_with(struct eng_compiler *c, const char *name, const struct j
         rc = compile_sheet(c, e);
     if (!rc && !c->b.first.code && !c->bind_only)
         rc = eng_segment_records(c, e);
+    if (c->rep)
+        c->rep->bound = c->b.n_seen; /* also when the walk ended early: check suggests by it */
     if (!rc && c->b.first.code) { /* noted in the report on the way */
         if (e)
             *e = c->b.first;

@@ -251,7 +251,7 @@ START_TEST(errors)
         {"\"factor\":8.0", "\"factor\":8.0,\"rope_extra\":2", ERR_FORMAT, "config key rope_scaling.rope_extra = 2 bears on the result and sheet llama never reads it"},
         {"\"hidden_act\":\"silu\"", "\"hidden_act\":\"swish2\"", ERR_UNSUPPORTED, "glu: act: expected one of silu gelu"},
         {"\"hidden_act\":\"silu\"", "\"sliding_window\":64", ERR_FORMAT, "config key sliding_window = 64 bears on the result"},
-        {"\"hidden_act\":\"silu\"", "\"num_local_experts\":8", ERR_UNSUPPORTED, "mixture of experts"},
+        {"\"hidden_act\":\"silu\"", "\"num_local_experts\":8", ERR_UNSUPPORTED, "a mixture of experts (expert_count > 0)"},
         {"\"attention_bias\":false", "\"attention_bias\":true", ERR_UNSUPPORTED, "attention_bias and the biases in the files disagree"},
         {"\"attention_bias\":false", "\"quantization_config\":{\"quant_method\":\"gptq\"}", ERR_UNSUPPORTED, "quant_method fp8, compressed-tensors or mxfp4, found gptq"},
         {"\"rope_theta\":500000.0", "\"rope_theta\":0.5", ERR_FORMAT, "a base above 1"}};
