@@ -77,7 +77,7 @@ void eng_check_operators(const struct eng_plan *p, const struct krn_backend_api 
     }
 }
 
-/* The sheet with most of the files' names bound (then fewest problems), if that is at least half of them. */
+/* The sheet with most of the files' names bound (then fewest problems), if that is at least a fifth of them. */
 static int suggest(const off_catalog *c, struct eng_report *r, struct err *e)
 {
     struct eng_plan_options o = {.bind_only = true};
@@ -105,7 +105,7 @@ static int suggest(const off_catalog *c, struct eng_report *r, struct err *e)
         eng_plan_close(p);
         eng_report_free(&one);
     }
-    if (best && 2 * most >= off_catalog_count(c)) {
+    if (best && 5 * most >= off_catalog_count(c)) {
         struct eng_plan *p = NULL;
         struct err own;
         r->suggestion = arena_strdup(&r->mem, best, strlen(best));
