@@ -121,11 +121,15 @@ static void settle(struct gw_chat *c, const struct gw_stream_event *ev)
     struct gw_metrics *m = &c->app->metrics;
     uint64_t now = clock_now_ns();
     uint32_t out = ev->type == GW_ST_DONE && ev->usage.output_tokens > c->n_out ? ev->usage.output_tokens : c->n_out;
+    enum gw_outcome outcome = outcome_of(c, ev);
+    log_debug("chat ended id=%s tenant=%s outcome=%s prompt=%u cached=%u output=%u ttft_ms=%.1f ms=%.1f", c->head.id, gw_tenant_name(c->tenant),
+              gw_outcome_name(outcome), c->n_prompt, ev->usage.cached_tokens, out, c->n_out ? (double)(c->first_ns - c->start_ns) * 1e-6 : 0.0,
+              (double)(now - c->start_ns) * 1e-6);
     if (c->queued)
         gw_app_queue_leave(c->app, c->n_prompt);
     c->queued = false;
     gw_tenant_leave(c->tenant, out, now);
-    atomic_fetch_add(&m->outcomes[outcome_of(c, ev)], 1);
+    atomic_fetch_add(&m->outcomes[outcome], 1);
     atomic_fetch_add(&m->tokens_out, out);
     gw_histogram_add(&m->duration, now - c->start_ns);
     if (c->n_out > 1)

@@ -8,6 +8,8 @@ static const int statuses[GW_STATUS_SLOTS - 1] = {200, 400, 401, 403, 404, 405, 
 static const double bounds_s[GW_HISTOGRAM_BUCKETS] = {0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.25,
                                                       0.5,   0.75,   1,     2.5,  5,     10,   30,    60,  300,  1800};
 
+const char *gw_outcome_name(enum gw_outcome o) { return outcome_names[o]; }
+
 void gw_metrics_answer(struct gw_metrics *m, enum gw_route r, int status)
 {
     size_t i = 0;

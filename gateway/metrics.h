@@ -25,6 +25,7 @@ struct gw_metrics {
     atomic_uint_fast64_t tokens_in, tokens_cached, tokens_out;
     struct gw_histogram ttft, tpot, queue, duration;
 };
+const char *gw_outcome_name(enum gw_outcome o);
 void gw_metrics_answer(struct gw_metrics *m, enum gw_route r, int status);
 void gw_histogram_add(struct gw_histogram *h, uint64_t ns);
 
