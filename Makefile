@@ -75,7 +75,7 @@ asan tsan:
 	@$(MAKE) --no-print-directory V=$@ build/$@/sluice tests
 	@sh scripts/check.sh build/$@ $(T)
 check-clients: all
-	@sh scripts/deps.sh run clients
+	@sh scripts/deps.sh run test clients
 	@sh tests/clients/run.sh
 
 build/fuzz/bin/%: build/fuzz/tests/fuzz/%.o build/fuzz/libsluice.a
