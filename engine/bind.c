@@ -11,6 +11,7 @@
 #include "engine/view.h"
 
 #define EXPERTS_MAX 65536
+#define SPAN_CHUNK 64
 
 struct spec { const char *name, *view, *bias_view, *map; };
 
@@ -533,22 +534,21 @@ static void span_of(const struct off_tensor *t, struct off_span *s)
     *s = (struct off_span){.row_bytes = row, .n_rows = row ? t->bytes / row : 0, .row_stride = row, .n_outer = 1};
 }
 
-static int bind_experts(struct eng_binder *b, const struct eng_entry *x, const struct choice *c, struct eng_bound *out, struct err *e)
+static int bind_experts(struct eng_binder *b, struct eng_entry *x, const struct choice *c, struct eng_bound *out, struct err *e)
 {
-    struct off_span *spans = ARENA_ARRAY(b->mem, struct off_span, 2 * (size_t)out->n);
-    const char **names = ARENA_ARRAY(b->mem, const char *, 2 * (size_t)out->n);
+    struct off_span *spans = NULL; /* of SPAN_CHUNK experts, then of their scales */
     char name[ENG_NAME_MAX], at[80];
     struct off_span like[2] = {{0}};
     bool scaled = c->f.scale != NULL;
     int rc = ERR_OK;
 
-    if (!spans || !names)
-        return err_set(e, ERR_NOMEM, "%u experts of @%s", out->n, x->name);
     if (c->s.view)
         return err_set(e, ERR_UNSUPPORTED, "sheet %s: tensors.%s: a view of single experts", b->env->sheet_name, x->name);
-    /* The names of another layer's experts serve again. */
-    for (uint32_t i = 0; x->done && i < out->n * (scaled ? 2u : 1u) && x->bound.n == out->n; i++)
-        names[i] = b->tensors[x->bound.first + i].name;
+    /* Another layer's experts have the same names. */
+    const struct eng_tensor *like_t = x->done && x->whole && x->bound.n == out->n ? &b->tensors[x->bound.first] : NULL;
+    if (like_t && scaled && like_t->scales != x->bound.first + out->n)
+        like_t = NULL;
+    x->whole = false;
     span_of(c->f.data, &like[0]);
     if (scaled)
         span_of(c->f.scale, &like[1]);
@@ -562,26 +562,30 @@ static int bind_experts(struct eng_binder *b, const struct eng_entry *x, const s
         if (!rc && found && !as_first && i)
             rc = eng_bind_issue(b, ENG_ISSUE_DTYPE, ERR_UNSUPPORTED, f.data->name, NULL, NULL, e, "tensor %s in %s (%s): stored in another way than expert 0", f.data->name,
                                 file_of(b, f.data), where(b, x, at));
-        if (!found)
-            rc = eng_bind_issue(b, ENG_ISSUE_MISSING, ERR_FORMAT, name, NULL, NULL, e, "missing tensor %s (%s, expert %u): it is not in the files", name, where(b, x, at), i);
+        if (!found) { /* the first one says it; a config that claims experts nobody has must not cost memory */
+            b->n = out->first + 1;
+            return eng_bind_issue(b, ENG_ISSUE_MISSING, ERR_FORMAT, name, NULL, NULL, e, "missing tensor %s (%s, expert %u of %u): it is not in the files", name,
+                                  where(b, x, at), i, out->n);
+        }
         if (rc)
             break;
-        struct eng_tensor *r = add(b, x, found ? f.data : NULL, out->dims + 1, out->n_dims - 1);
-        r->name = names[i] ? names[i] : entry_name(b, x, "", i);
+        if (i % SPAN_CHUNK == 0 && !(spans = ARENA_ARRAY(b->mem, struct off_span, 2 * SPAN_CHUNK)))
+            return err_set(e, ERR_NOMEM, "%u experts of @%s", out->n, x->name);
+        struct eng_tensor *r = add(b, x, f.data, out->dims + 1, out->n_dims - 1);
+        r->name = like_t ? like_t[i].name : entry_name(b, x, "", i);
         r->form = eng_form_name(c->f.kind);
-        if (found)
-            expert_span(&like[0], f.data, &spans[i], r);
-        if (found && f.shape)
+        expert_span(&like[0], f.data, &spans[i % SPAN_CHUNK], r);
+        if (f.shape)
             mark(b, f.shape);
         r->scales = scaled ? out->first + out->n + i : KRN_NO_WEIGHT;
         if (!r->name)
             return err_set(e, ERR_NOMEM, "tensor name");
-        if (found && scaled && f.scale) { /* its place behind the experts' own */
+        if (scaled && f.scale) { /* its place behind the experts' own */
             uint32_t keep = b->n;
             b->n = r->scales;
             struct eng_tensor *s = add(b, x, f.scale, f.scale->dims, f.scale->n_dims > 4 ? 4 : f.scale->n_dims);
-            s->name = names[out->n + i] ? names[out->n + i] : entry_name(b, x, ".scale", i);
-            expert_span(&like[1], f.scale, &spans[out->n + i], s);
+            s->name = like_t ? like_t[out->n + i].name : entry_name(b, x, ".scale", i);
+            expert_span(&like[1], f.scale, &spans[SPAN_CHUNK + i % SPAN_CHUNK], s);
             b->n = keep;
             if (!s->name)
                 return err_set(e, ERR_NOMEM, "tensor name");
@@ -589,6 +593,7 @@ static int bind_experts(struct eng_binder *b, const struct eng_entry *x, const s
     }
     if (!rc && scaled)
         b->n = out->first + 2 * out->n;
+    x->whole = !rc;
     return rc;
 }
 
@@ -611,7 +616,7 @@ static bool mentions_layer(const struct json *j)
     return j->type == JSON_OBJECT && json_get(j, "name") && mentions_layer(json_get(j, "name"));
 }
 
-static int not_found(struct eng_binder *b, struct eng_entry *x, const struct choice *c, struct eng_bound *out, struct err *e)
+static int not_found(struct eng_binder *b, struct eng_entry *x, const struct choice *c, bool experts, struct eng_bound *out, struct err *e)
 {
     const struct json *opts = x->def->n > 3 ? x->def->items[3] : NULL, *optional = json_get(opts, "optional");
     const char *other = json_str(json_get(opts, "or"));
@@ -631,11 +636,10 @@ static int not_found(struct eng_binder *b, struct eng_entry *x, const struct cho
     else
         rc = eng_bind_issue(b, ENG_ISSUE_MISSING, ERR_FORMAT, x->name, expected, NULL, e, "missing tensor (%s): the sheet knows no name for it in %s files", at,
                             b->env->cfg.gguf ? "GGUF" : "safetensors");
-    if (rc || (rc = reserve(b, out->n, e)))
+    if (rc || (rc = reserve(b, 1, e)))
         return rc;
-    out->first = b->n;
-    for (uint32_t i = 0; i < out->n; i++)
-        add(b, x, NULL, out->n > 1 ? out->dims + 1 : out->dims, out->n > 1 ? out->n_dims - 1 : out->n_dims)->name = x->name;
+    out->first = b->n; /* one entry stands for all experts, too */
+    add(b, x, NULL, experts ? out->dims + 1 : out->dims, experts ? out->n_dims - 1 : out->n_dims)->name = x->name;
     return ERR_OK;
 }
 
@@ -670,17 +674,17 @@ static int bind_entry(struct eng_binder *b, struct eng_entry *x, struct eng_boun
     if (experts && (out->n_dims != 3 || out->dims[0] != experts))
         return err_set(e, ERR_FORMAT, "tensor @%s: an expert tensor has the shape [experts, rows, cols]", x->name);
     if (!c.found)
-        return not_found(b, x, &c, out, e);
+        return not_found(b, x, &c, experts > 0, out, e);
     if (!experts)
         return bind_dense(b, x, &c, out, e);
     if ((rc = reserve(b, 2 * experts, e)))
         return rc;
     out->first = b->n;
-    memset(b->tensors + b->n, 0, 2 * (size_t)experts * sizeof *b->tensors); /* entries that a problem leaves out stay empty */
-    memset(b->weights + b->n, 0, 2 * (size_t)experts * sizeof *b->weights);
+    memset(b->tensors + b->n, 0, sizeof *b->tensors);
+    memset(b->weights + b->n, 0, sizeof *b->weights);
     rc = c.expert_at == SIZE_MAX ? bind_stack(b, x, &c, out, e) : bind_experts(b, x, &c, out, e);
-    if (!rc && b->n < out->first + experts)
-        b->n = out->first + experts;
+    if (!rc && b->n == out->first)
+        b->n++; /* a problem was noted: the empty entry keeps the index good */
     return rc;
 }
 

@@ -18,7 +18,7 @@ struct eng_bound {
     uint32_t bias;             /* KRN_NO_WEIGHT: none */
     unsigned n_dims; uint64_t dims[4]; /* logical shape, an expert stack's included */
 };
-struct eng_entry { const char *name; const struct json *def; int32_t layer; bool done, layered; struct eng_bound bound; };
+struct eng_entry { const char *name; const struct json *def; int32_t layer; bool done, layered, whole /* experts, all of them */; struct eng_bound bound; };
 struct eng_binder {
     struct eng_env *env;
     const off_catalog *cat;

@@ -275,7 +275,12 @@ static int tensor_call(struct eng_env *v, const char *fn, const struct eng_value
     struct eng_form f;
     uint64_t dims[OFF_DIMS_MAX];
     int64_t axis = 0;
+    int32_t layer = v->layer;
+
+    if (v->in_param)
+        v->layer = -1; /* a parameter is one value for all layers */
     size_t len = eng_env_expand(v, args[0].u.s, name);
+    v->layer = layer;
     bool found = len && eng_form_find(v->cfg.catalog, name, len, 0, &f);
 
     if (!strcmp(fn, "has")) {

@@ -199,7 +199,7 @@ START_TEST(experts)
     ck_assert_uint_eq(rep.n, 0);
     ck_assert_uint_eq(b.n_seen, 10);
     OK(eng_bind(&b, "holes", &w, &e));
-    ck_assert(rep.n == 1 && rep.total[ENG_ISSUE_MISSING] == 1 && strstr(rep.v[0].text, "missing tensor model.layers.0.h.1 (@holes, layer 0, expert 1)"));
+    ck_assert(rep.n == 1 && rep.total[ENG_ISSUE_MISSING] == 1 && strstr(rep.v[0].text, "missing tensor model.layers.0.h.1 (@holes, layer 0, expert 1 of 3)"));
     OK(eng_bind(&b, "mixed", &w, &e));
     ck_assert(rep.total[ENG_ISSUE_DTYPE] == 2 && rep.total[ENG_ISSUE_SHAPE] == 1);
     close_model();
