@@ -1,6 +1,5 @@
 /* Answers. Head and body are put together in the loop's scratch and leave in one write; only what the kernel does not take is
  * kept by the connection. Every gw_ function here may find its connection dead (the client left, the loop has not told yet). */
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -146,7 +145,13 @@ static void put_error(struct buf *b, int status, const char *type, const char *p
 
 static void new_id(gw_loop *l, char out[ID_MAX + 1])
 {
-    snprintf(out, ID_MAX + 1, "req_%016llx%08llx", (unsigned long long)l->id_seed, (unsigned long long)(++l->id_count & 0xFFFFFFFFu));
+    uint64_t count = ++l->id_count;
+    memcpy(out, "req_", 4);
+    for (int i = 0; i < 16; i++)
+        out[4 + i] = "0123456789abcdef"[l->id_seed >> (60 - 4 * i) & 15];
+    for (int i = 0; i < 8; i++)
+        out[20 + i] = "0123456789abcdef"[count >> (28 - 4 * i) & 15];
+    out[28] = 0;
 }
 
 void answer_error(struct gw_conn *c, int status, const char *message)

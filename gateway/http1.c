@@ -304,6 +304,8 @@ static int read_coding(struct gw_http1 *p, const char *v)
 
 static int read_special(struct gw_http1 *p, const char *name, const char *v)
 {
+    if (!strchr("ceht", *name)) /* most headers end here */
+        return 0;
     if (!strcmp(name, "content-length"))
         return read_length(p, v);
     if (!strcmp(name, "transfer-encoding"))
