@@ -478,8 +478,10 @@ void gw_engine_close(gw_engine *g)
         event_free(g->tick);
     if (g->retry)
         event_free(g->retry);
-    if (g->base)
+    if (g->base) {
+        event_base_loop(g->base, EVLOOP_NONBLOCK); /* a callback still deferred holds the bufferevent that was just freed */
         event_base_free(g->base);
+    }
     if (g->wake_fd >= 0)
         close(g->wake_fd);
     eng_frame_reader_free(&g->reader);

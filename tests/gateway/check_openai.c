@@ -6,6 +6,7 @@
 
 #include "gateway/openai.h"
 #include "gateway/openai_out.h"
+#include "tests/support/alloc_fail.h"
 
 #define MSG "\"model\":\"m\",\"messages\":[{\"role\":\"user\",\"content\":\"hi\"}]"
 #define WITH(x) "{" MSG "," x "}"
@@ -187,6 +188,31 @@ START_TEST(limits)
 }
 END_TEST
 
+START_TEST(memory) /* every allocation fails once: a 503, never a crash and never a half-read request */
+{
+    static const char body[] = WITH("\"stop\":[\"a\",\"b\"],\"stream\":true,\"stream_options\":{\"include_usage\":true}");
+    struct gw_chat_req r;
+    struct gw_api_error ae;
+    if (!alloc_fail_works()) {
+        puts("SKIP memory: a sanitizer owns the allocator");
+        return;
+    }
+    long n = 0;
+    for (;; n++) {
+        arena_free(&mem);
+        arena_init(&mem, 16u << 20);
+        alloc_fail_at(n);
+        int rc = parse(body, strlen(body), &r, &ae);
+        if (!alloc_fail_end()) {
+            ck_assert_int_eq(rc, 0);
+            break;
+        }
+        ck_assert_msg(rc == 503, "allocation %ld: %d %s", n, rc, ae.msg);
+    }
+    ck_assert_int_gt(n, 0);
+}
+END_TEST
+
 static const struct json *event_json(const char **p, struct arena *a) /* the next "data: {...}" event as a tree; NULL: [DONE] */
 {
     struct json *v = NULL;
@@ -261,6 +287,7 @@ int main(void)
     tcase_add_loop_test(c, accepted, 0, (int)(sizeof good / sizeof *good));
     tcase_add_loop_test(c, errors, 0, (int)(sizeof bad / sizeof *bad));
     tcase_add_test(c, limits);
+    tcase_add_test(c, memory);
     tcase_add_test(c, answers);
     suite_add_tcase(s, c);
     SRunner *r = srunner_create(s);

@@ -10,6 +10,7 @@
 #include "base/clock.h"
 #include "base/hash.h"
 #include "gateway/tenant.h"
+#include "tests/support/alloc_fail.h"
 
 static char dir[64], path[128];
 
@@ -143,6 +144,34 @@ START_TEST(errors_files)
 }
 END_TEST
 
+START_TEST(memory)
+{
+    char text[512];
+    struct err e;
+    gw_tenants *t;
+    if (!alloc_fail_works()) {
+        puts("SKIP memory: a sanitizer owns the allocator");
+        return;
+    }
+    snprintf(text, sizeof text, "%s a\n%s b\n", hex_of("key-of-a"), hex_of("key-of-b"));
+    write_keys(text);
+    for (long n = 0;; n++) {
+        alloc_fail_at(n);
+        int rc = gw_tenants_open(&t, path, NULL, &e);
+        if (!alloc_fail_end()) {
+            ck_assert_int_eq(rc, 0);
+            gw_tenants_close(t);
+            ck_assert_int_gt(n, 3);
+            break;
+        }
+        if (rc) /* the C library may do without an allocation of its own */
+            ck_assert_ptr_null(t);
+        else
+            gw_tenants_close(t);
+    }
+}
+END_TEST
+
 START_TEST(state_key)
 {
     char state[128], file[160], key[GW_STATE_KEY_BYTES], again[GW_STATE_KEY_BYTES];
@@ -178,6 +207,7 @@ int main(void)
     tcase_add_test(c, limits);
     tcase_add_loop_test(c, errors, 0, (int)(sizeof bad / sizeof *bad));
     tcase_add_test(c, errors_files);
+    tcase_add_test(c, memory);
     tcase_add_test(c, state_key);
     suite_add_tcase(s, c);
     SRunner *r = srunner_create(s);
