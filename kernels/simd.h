@@ -62,6 +62,16 @@ VF_INLINE vf vf_load_twice(const float *p)
 VF_INLINE vf vf_swap_pairs(vf a) { return _mm512_permute_ps(a, 0xb1); } /* a1 a0 a3 a2 .. */
 VF_INLINE vf vf_neg_even(vf a) { return _mm512_castsi512_ps(_mm512_xor_si512(_mm512_castps_si512(a), _mm512_set1_epi64(0x80000000ll))); }
 VF_INLINE __m256 vf_half(vf a, int i) { return i ? _mm512_extractf32x8_ps(a, 1) : _mm512_castps512_ps256(a); }
+/* vu: one register, where a loop counts registers. */
+#define VU_N 16
+typedef __m512 vu;
+VF_INLINE vu vu_set1(float a) { return _mm512_set1_ps(a); }
+VF_INLINE vu vu_load(const float *p) { return _mm512_loadu_ps(p); }
+VF_INLINE void vu_store(float *p, vu a) { _mm512_storeu_ps(p, a); }
+VF_INLINE vu vu_mul(vu a, vu b) { return _mm512_mul_ps(a, b); }
+VF_INLINE vu vu_fma(vu a, vu b, vu c) { return _mm512_fmadd_ps(a, b, c); }
+VF_INLINE vu vu_load_f16(const uint16_t *p) { return vf_load_f16(p); }
+VF_INLINE vu vu_load_bf16(const uint16_t *p) { return vf_load_bf16(p); }
 
 #elif defined(__AVX2__) && defined(__FMA__) && defined(__F16C__)
 #include <immintrin.h>
@@ -133,6 +143,15 @@ VF_INLINE vf vf_neg_even(vf x)
     return VF2(_mm256_xor_ps(x.a, s), _mm256_xor_ps(x.b, s));
 }
 VF_INLINE __m256 vf_half(vf x, int i) { return i ? x.b : x.a; }
+#define VU_N 8
+typedef __m256 vu;
+VF_INLINE vu vu_set1(float a) { return _mm256_set1_ps(a); }
+VF_INLINE vu vu_load(const float *p) { return _mm256_loadu_ps(p); }
+VF_INLINE void vu_store(float *p, vu a) { _mm256_storeu_ps(p, a); }
+VF_INLINE vu vu_mul(vu a, vu b) { return _mm256_mul_ps(a, b); }
+VF_INLINE vu vu_fma(vu a, vu b, vu c) { return _mm256_fmadd_ps(a, b, c); }
+VF_INLINE vu vu_load_f16(const uint16_t *p) { return vf_f16_half(p); }
+VF_INLINE vu vu_load_bf16(const uint16_t *p) { return vf_bf16_half(p); }
 
 #else
 #define VF_N 1
