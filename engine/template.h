@@ -12,7 +12,9 @@
 #include "base/json.h"
 #include "engine/tokenizer.h"
 
-struct eng_template_limits { uint64_t steps_max; size_t bytes_max; unsigned depth_max; }; /* zeros: the defaults, 2M, 16 MiB, 64 */
+/* Zeros: the defaults, 2M, 16 MiB, 64 (of nested blocks, brackets and macro calls; at most 256).
+ * frozen: lists cannot be changed and there is no from_json, as in the reference; otherwise a template may change lists it made. */
+struct eng_template_limits { uint64_t steps_max; size_t bytes_max; unsigned depth_max; bool frozen; };
 typedef struct eng_template eng_template;
 /* ERR_FORMAT with line and column: syntax, unknown filter, test or function. */
 int eng_template_open(eng_template **out, const char *src, size_t n, const struct eng_template_limits *lim, struct err *e);
