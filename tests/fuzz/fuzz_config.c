@@ -65,6 +65,7 @@ static void clean(void)
     rmdir(dir);
 }
 
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     off_catalog *c;

@@ -29,6 +29,7 @@ static void expressions(const char *text, struct arena *a)
     eng_line_parse(&l, text, a, &e);
 }
 
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     char *text = malloc(size + 1);
