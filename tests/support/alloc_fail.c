@@ -8,6 +8,7 @@
 bool alloc_fail_works(void) { return false; }
 void alloc_fail_at(long n) { (void)n; }
 bool alloc_fail_end(void) { return false; }
+unsigned long alloc_count(void) { return 0; }
 #else
 #include <dlfcn.h>
 #include <errno.h>
@@ -24,6 +25,7 @@ static __thread long left = -1;
 static __thread bool failed;
 static _Alignas(16) unsigned char early[4096];
 static size_t early_used;
+static unsigned long count;
 
 bool alloc_fail_works(void) { return true; }
 
@@ -39,8 +41,11 @@ bool alloc_fail_end(void)
     return failed;
 }
 
+unsigned long alloc_count(void) { return __atomic_load_n(&count, __ATOMIC_RELAXED); }
+
 static bool refuse(void)
 {
+    __atomic_fetch_add(&count, 1, __ATOMIC_RELAXED);
     if (left < 0 || left-- > 0)
         return false;
     failed = true;

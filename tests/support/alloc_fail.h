@@ -10,4 +10,5 @@
 bool alloc_fail_works(void);
 void alloc_fail_at(long n);  /* the n-th (from 0) malloc, calloc, realloc or aligned_alloc from now on gives NULL, once */
 bool alloc_fail_end(void);   /* did one fail? Turns it off. */
+unsigned long alloc_count(void); /* allocations of all threads so far; 0 where alloc_fail_works() is false */
 #endif

@@ -1,0 +1,69 @@
+/* sluice verify MODEL: a model against stored reference results; also tokenizers against goldens. */
+#include <stdio.h>
+#include <string.h>
+
+#include "cli/cli.h"
+#include "cli/flags.h"
+#include "cli/verbs.h"
+#include "engine/tok_verify.h"
+#include "engine/verify.h"
+
+struct verify_flags { const char *ref, *tokenizer, *golden; int64_t only; };
+static const char *const parts[] = {"all", "layers", "text", NULL};
+#define AT(f) offsetof(struct verify_flags, f)
+static const struct cli_flag flags[] = {
+    {{"ref", CONF_STR, AT(ref), 0, 0, NULL}, NULL, "DIR", "reference folder or goldens file (default MODEL/reference)"},
+    {{"only", CONF_ENUM, AT(only), 0, 0, parts}, NULL, "WHAT", "layers or text"},
+    {{"tokenizer", CONF_STR, AT(tokenizer), 0, 0, NULL}, NULL, "FILE", "check a tokenizer instead (with --golden)"},
+    {{"golden", CONF_STR, AT(golden), 0, 0, NULL}, NULL, "FILE", "golden ids of the tokenizer"},
+};
+
+static int verify_model(const struct verify_flags *f, const struct eng_config *c, unsigned *passed, unsigned *failed, struct err *e)
+{
+    static const unsigned what[] = {ENG_VERIFY_ALL, ENG_VERIFY_LAYERS, ENG_VERIFY_TEXT};
+    struct eng_verify v = {.c = *c, .ref = f->ref, .what = what[f->only], .out = stdout};
+    printf("%-44s %10s %10s\n", "check", "error", "tolerance");
+    int rc = eng_verify_run(&v, e);
+    *passed = v.passed;
+    *failed = v.failed;
+    return rc;
+}
+
+int verb_verify(int argc, char **argv)
+{
+    struct cli_engine ef = CLI_ENGINE_DEFAULTS;
+    struct verify_flags f = {0};
+    ef.precision = 1; /* f32, what the bars are for; --precision auto looks at the fast path */
+    const struct cli_flags tables[] = {{flags, sizeof flags / sizeof *flags, &f}, {cli_engine_flags, cli_n_engine_flags, &ef}, {NULL, 0, NULL}};
+    const char *words[1];
+    size_t n_words;
+    bool helped;
+    struct arena a;
+    struct err e = {0};
+    struct eng_config c;
+    unsigned passed = 0, failed = 0;
+    arena_init(&a, 1u << 20);
+    int rc = cli_parse(argc, argv, "MODEL [--ref DIR] [flags], or --tokenizer FILE --golden FILE", tables, words, 1, &n_words, &helped, &a, &e);
+    if (!rc && !helped && (f.tokenizer || f.golden)) {
+        if (!f.tokenizer || !f.golden || n_words)
+            rc = err_set(&e, ERR_INVALID, "--tokenizer FILE and --golden FILE go together, without a model");
+        else {
+            struct eng_tok_verdict verdict = {0};
+            rc = eng_tok_verify(f.tokenizer, f.golden, stdout, &verdict, &e);
+            passed = (unsigned)verdict.passed;
+            failed = (unsigned)verdict.failed;
+        }
+    } else if (!rc && !helped) {
+        if (n_words)
+            ef.model = words[0];
+        if (!(rc = cli_engine_config(&ef, &c, &e)))
+            rc = verify_model(&f, &c, &passed, &failed, &e);
+    }
+    arena_free(&a);
+    if (helped)
+        return CLI_OK;
+    if (rc)
+        return cli_fail("verify", &e);
+    printf("%u passed, %u failed\n", passed, failed);
+    return failed || !passed ? CLI_NO : CLI_OK;
+}

@@ -1,0 +1,99 @@
+/* engine/verify: whole models against stored reference results, in every setting that must not matter. */
+#include <check.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "engine/verify.h"
+
+static const char *const fixtures[] = {"tests/data/models/llama", "tests/data/models/llama-tied"};
+static const struct { const char *what; uint32_t chunk, page, threads; enum krn_isa isa; } settings[] = {
+    {"whole prompt", 0, 64, 2, KRN_ISA_AUTO}, {"chunk 1", 1, 16, 1, KRN_ISA_AUTO}, {"chunk 7", 7, 64, 2, KRN_ISA_AUTO},
+    {"chunk 64", 64, 16, 2, KRN_ISA_AUTO},    {"plain C", 0, 64, 2, KRN_ISA_C},    {"AVX2", 0, 64, 2, KRN_ISA_AVX2},
+    {"AVX-512", 0, 64, 2, KRN_ISA_AVX512},
+};
+enum { N_SETTINGS = sizeof settings / sizeof *settings };
+
+static char *output(struct eng_verify *v, int *rc, struct err *e)
+{
+    char *text = NULL;
+    size_t n = 0;
+    v->out = open_memstream(&text, &n);
+    *rc = eng_verify_run(v, e);
+    fclose(v->out);
+    return text;
+}
+
+START_TEST(fixture)
+{
+    struct err e = {0};
+    int rc;
+    const char *dir = fixtures[_i / N_SETTINGS];
+    unsigned k = (unsigned)_i % N_SETTINGS;
+    if (settings[k].isa != KRN_ISA_AUTO && !krn_isa_have(settings[k].isa)) {
+        printf("SKIP %s: this machine has none\n", settings[k].what);
+        return;
+    }
+    struct eng_verify v = {.what = ENG_VERIFY_ALL, .c = {.model_path = dir, .chunk = settings[k].chunk, .page_tokens = settings[k].page,
+                           .threads = settings[k].threads, .isa = settings[k].isa, .precision = KRN_PREC_F32, .kv_type = KRN_TYPE_COUNT}};
+    char *text = output(&v, &rc, &e);
+    ck_assert_msg(rc == ERR_OK, "%s, %s: %s", dir, settings[k].what, e.msg);
+    ck_assert_msg(v.failed == 0 && v.passed >= 30, "%s, %s:\n%s", dir, settings[k].what, text);
+    free(text);
+}
+END_TEST
+
+/* A check that cannot fail is none: other numbers, other verdicts. */
+START_TEST(notices)
+{
+    struct err e = {0};
+    int rc;
+    struct eng_verify v = {.what = ENG_VERIFY_ALL, .ref = "tests/data/models/llama-tied/reference",
+                           .c = {.model_path = fixtures[0], .precision = KRN_PREC_F32, .kv_type = KRN_TYPE_COUNT}};
+    char *text = output(&v, &rc, &e);
+    ck_assert(rc != ERR_OK || v.failed > 10);
+    free(text);
+    v = (struct eng_verify){.ref = "tests/data/nowhere", .c = {.model_path = fixtures[0], .kv_type = KRN_TYPE_COUNT}};
+    free(output(&v, &rc, &e));
+    ck_assert_int_eq(rc, ERR_NOTFOUND);
+}
+END_TEST
+
+/* The demo model, where it has been fetched: ids, the ten best logits, greedy text; both paths. */
+START_TEST(real)
+{
+    char path[4096];
+    struct err e = {0};
+    int rc;
+    const char *models = getenv("SLUICE_MODELS"), *cache = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
+    snprintf(path, sizeof path, "%s%s/SmolLM2-135M-Instruct.Q4_1.gguf", models ? models : cache ? cache : home ? home : "",
+             models ? "" : cache ? "/sluice/models" : "/.cache/sluice/models");
+    if (access(path, R_OK)) {
+        printf("SKIP real model: not fetched (scripts/fetch.sh)\n");
+        return;
+    }
+    struct eng_verify v = {.what = ENG_VERIFY_ALL, .ref = "tests/data/real/SmolLM2-135M-Instruct.Q4_1.json",
+                           .c = {.model_path = path, .kv_type = KRN_TYPE_COUNT, .precision = _i ? KRN_PREC_AUTO : KRN_PREC_F32}};
+    char *text = output(&v, &rc, &e);
+    ck_assert_msg(rc == ERR_OK, "%s", e.msg);
+    ck_assert_msg(v.failed == 0 && v.passed == 12, "%s", text);
+    free(text);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *s = suite_create("verify");
+    TCase *t = tcase_create("core");
+    tcase_set_timeout(t, 240);
+    tcase_add_loop_test(t, fixture, 0, 2 * N_SETTINGS);
+    tcase_add_test(t, notices);
+    tcase_add_loop_test(t, real, 0, 2);
+    suite_add_tcase(s, t);
+    SRunner *r = srunner_create(s);
+    srunner_run_all(r, CK_ENV);
+    int bad = srunner_ntests_failed(r);
+    srunner_free(r);
+    return bad != 0;
+}
