@@ -3,7 +3,7 @@
 # streamed answer to stdout, stops everything and exits 0.
 set -eu
 bin=build/sluice
-question="In one sentence: what does a sluice gate do?"
+question="Give me three tips for a good night's sleep."
 model=${MODEL:-$(sh scripts/fetch.sh)}
 
 port=8443
