@@ -25,6 +25,15 @@ static const struct row {
     {"decode  f32", KRN_F32, KRN_PREC_AUTO, 1536, 576, 1, false},
     {"decode  prec f32", KRN_Q4_1, KRN_PREC_F32, 1536, 576, 1, false},
     {"decode  wide", KRN_Q4_1, KRN_PREC_AUTO, 4096, 4096, 1, false},
+#define DECODE(t) {"decode", KRN_##t, KRN_PREC_AUTO, 1536, 1536, 1, false}
+    DECODE(Q4_1), DECODE(Q4_K), DECODE(Q5_0), DECODE(Q6_K), DECODE(Q5_K), DECODE(Q8_0), DECODE(Q5_1), DECODE(Q3_K), DECODE(Q2_K), DECODE(IQ4_NL),
+    DECODE(IQ4_XS), DECODE(MXFP4),
+#define CACHED(t) {"cached", KRN_##t, KRN_PREC_AUTO, 512, 512, 1, true}
+    CACHED(Q4_1), CACHED(Q4_K), CACHED(Q5_0), CACHED(Q6_K), CACHED(Q5_K), CACHED(Q8_0), CACHED(Q5_1), CACHED(Q3_K), CACHED(Q2_K), CACHED(IQ4_NL),
+    CACHED(IQ4_XS), CACHED(MXFP4),
+#define PREFILL(t) {"prefill", KRN_##t, KRN_PREC_AUTO, 256, 1536, 64, true}
+    PREFILL(Q4_1), PREFILL(Q4_K), PREFILL(Q5_0), PREFILL(Q6_K), PREFILL(Q5_K), PREFILL(Q8_0), PREFILL(Q5_1), PREFILL(Q3_K), PREFILL(Q2_K), PREFILL(IQ4_NL),
+    PREFILL(IQ4_XS), PREFILL(MXFP4),
     {"cached  q4_1", KRN_Q4_1, KRN_PREC_AUTO, 1536, 576, 1, true},
     {"cached  q8_0", KRN_Q8_0, KRN_PREC_AUTO, 1536, 576, 1, true},
     {"batch 4 q4_1", KRN_Q4_1, KRN_PREC_AUTO, 1536, 576, 4, false},

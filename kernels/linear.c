@@ -22,7 +22,7 @@ size_t krn_operand_bytes(uint32_t n, uint32_t cols)
     uint64_t entries = (uint64_t)n * (cols / B + (cols % B != 0));
     if (entries > (SIZE_MAX >> 8))
         return 0;
-    return round_up((size_t)entries * B) + 3 * round_up((size_t)entries * 4);
+    return round_up((size_t)entries * B) + 4 * round_up((size_t)entries * 4);
 }
 
 void krn_operand_init(struct krn_operand *a, const float *x, size_t stride, uint32_t n, uint32_t cols, void *scratch)
@@ -39,6 +39,8 @@ void krn_operand_init(struct krn_operand *a, const float *x, size_t stride, uint
     a->s = (float *)(void *)p;
     p += round_up(entries * 4);
     a->c8 = (int32_t *)(void *)p;
+    p += round_up(entries * 4);
+    a->half = (int16_t (*)[2])(void *)p;
 }
 
 int krn_linear_support(enum krn_type t, enum krn_layout l)
@@ -51,15 +53,15 @@ int krn_linear_support(enum krn_type t, enum krn_layout l)
 
 bool krn_linear_int8(enum krn_type t, enum krn_layout l, enum krn_precision p)
 {
-    return p == KRN_PREC_AUTO && l == KRN_TILED && (t == KRN_Q4_0 || t == KRN_Q4_1 || t == KRN_Q8_0);
+    return p == KRN_PREC_AUTO && l == KRN_TILED && krn_slot_can(t) && krn_types[t].block > 1;
 }
 
 /* ---- activations ---- */
 
-static void quantise_block(const float *x, int8_t *q, float *d, float *s, int32_t *c8)
+static void quantise_block(const float *x, int8_t *q, float *d, float *s, int32_t *c8, int16_t half[2])
 {
     uint32_t top = 0;
-    int sum = 0;
+    int sum[2] = {0};
     float amax;
     for (int i = 0; i < B; i++) {
         uint32_t u;
@@ -71,6 +73,7 @@ static void quantise_block(const float *x, int8_t *q, float *d, float *s, int32_
     memcpy(&amax, &top, 4);
     memset(q, 0, B);
     *c8 = 0;
+    half[0] = half[1] = 0;
     if (top >= 0x7f800000) {
         *d = *s = NAN;
         return;
@@ -81,11 +84,13 @@ static void quantise_block(const float *x, int8_t *q, float *d, float *s, int32_
     float inv = 127.0f / amax;
     for (int i = 0; i < B; i++) {
         q[i] = (int8_t)lrintf(x[i] * inv); /* the default rounding mode: to nearest even */
-        sum += q[i];
+        sum[i / (B / 2)] += q[i];
     }
     *d = amax / 127.0f;
-    *s = *d * (float)sum;
-    *c8 = -8 * sum;
+    *s = *d * (float)(sum[0] + sum[1]);
+    *c8 = -8 * (sum[0] + sum[1]);
+    half[0] = (int16_t)sum[0];
+    half[1] = (int16_t)sum[1];
 }
 
 static void quantise(const struct krn_operand *a, uint32_t row0, uint32_t n)
@@ -95,7 +100,7 @@ static void quantise(const struct krn_operand *a, uint32_t row0, uint32_t n)
         uint32_t g;
         size_t at = krn_operand_entry(a, r, &g);
         for (uint32_t b = 0; b < a->cols / B; b++, at += g)
-            quantise_block(a->x + r * a->stride + b * B, a->q + at * B, &a->d[at], &a->s[at], &a->c8[at]);
+            quantise_block(a->x + r * a->stride + b * B, a->q + at * B, &a->d[at], &a->s[at], &a->c8[at], a->half[at]);
     }
 }
 
@@ -108,43 +113,123 @@ static float f16_at(const uint8_t *p, unsigned i)
     return krn_f16_to_f32(h);
 }
 
-/* The integers of a tiled block: w[column][row]; d and m of each row. Q4_0 and Q8_0 have no m. */
-static void unpack_block(enum krn_type t, const uint8_t *p, int16_t w[B][R], float d[R], float m[R])
+/* 32 columns of 16 rows. A weight stands for d * w (+ m), or by halves of the columns for d * sc * w (+ m * mn). */
+struct cols32 {
+    int16_t w[B][R];            /* [column][row], signed where the type is */
+    float d[R], m[R];
+    int sc[2][R], mn[2][R];
+};
+
+/* Byte n of row i in the field of 4-byte pieces that begins `at` row bytes into the block. */
+static unsigned byte_at(const uint8_t *p, int at, unsigned n, unsigned i)
+{
+    return p[(unsigned)at * R + n / 4 * R * 4 + i * 4 + n % 4];
+}
+
+/* The bits of column c of sub-block k, unsigned. */
+static unsigned bits_at(enum krn_type t, const uint8_t *p, unsigned k, unsigned c, unsigned i)
+{
+    const int quants = krn_quants_at(t), high = krn_high_at(t);
+    if (t == KRN_Q2_K || t == KRN_Q3_K) {
+        unsigned two = byte_at(p, quants, k / 4 * 32 + c, i) >> 2 * (k % 4) & 3;
+        return t == KRN_Q2_K ? two : two | (byte_at(p, high, c, i) >> k & 1) << 2;
+    }
+    if (t == KRN_Q4_K || t == KRN_Q5_K) {
+        unsigned four = byte_at(p, quants, k / 2 * 32 + c, i) >> 4 * (k % 2) & 15;
+        return t == KRN_Q4_K ? four : four | (byte_at(p, high, c, i) >> k & 1) << 4;
+    }
+    if (t == KRN_Q6_K) {
+        int at = quants + (int)(k / 4) * 96;
+        return (byte_at(p, at, k % 2 * 32 + c, i) >> 4 * (k / 2 % 2) & 15) | (byte_at(p, at + 64, c, i) >> 2 * (k % 4) & 3) << 4;
+    }
+    unsigned four = byte_at(p, quants, k * 16 + c % 16, i) >> c / 16 * 4 & 15;
+    return high ? four | (byte_at(p, high, c % 4, i) >> c / 4 & 1) << 4 : four;
+}
+
+static int quant_at(enum krn_type t, const uint8_t *p, unsigned k, unsigned c, unsigned i)
+{
+    if (t == KRN_Q8_0)
+        return (int8_t)byte_at(p, krn_quants_at(t), c, i);
+    unsigned bits = bits_at(t, p, k, c, i);
+    return t == KRN_MXFP4 ? krn_e2m1_doubled[bits] : krn_has_table(t) ? krn_iq4_values[bits] : (int)bits - krn_zero(t);
+}
+
+/* Scale and minimum of sub-block k of Q4_K and Q5_K, of 6 bits each in 12 bytes (types.c has them as published). */
+static void scale_at(const uint8_t *p, unsigned k, unsigned i, int *sc, int *mn)
+{
+    unsigned s = byte_at(p, 4, k % 4, i), m = byte_at(p, 4, 4 + k % 4, i), both = byte_at(p, 4, 8 + k % 4, i);
+    *sc = (int)(k < 4 ? s & 63 : (both & 15) | s >> 6 << 4);
+    *mn = (int)(k < 4 ? m & 63 : both >> 4 | m >> 6 << 4);
+}
+
+/* The integer scales of both halves of sub-block k. */
+static void halves_at(enum krn_type t, const uint8_t *p, unsigned k, unsigned i, struct cols32 *o)
+{
+    for (unsigned h = 0; h < 2; h++) {
+        unsigned n = 2 * k + h, s;
+        if (t == KRN_Q2_K) {
+            s = byte_at(p, 4, n, i);
+            o->sc[h][i] = (int)(s & 15);
+            o->mn[h][i] = (int)(s >> 4);
+        } else if (t == KRN_Q3_K) {
+            s = byte_at(p, 2, n % 8, i) >> n / 8 * 4 & 15;
+            o->sc[h][i] = (int)(s | (byte_at(p, 2, 8 + n % 4, i) >> n / 4 * 2 & 3) << 4) - 32;
+        } else {
+            o->sc[h][i] = (int8_t)byte_at(p, 2, n, i);
+        }
+    }
+}
+
+/* Sub-block k (0 where a block has 32 columns) of the tiled block at p. */
+static void unpack(enum krn_type t, const uint8_t *p, unsigned k, struct cols32 *o)
 {
     for (unsigned i = 0; i < R; i++) {
-        d[i] = f16_at(p, i);
-        m[i] = t == KRN_Q4_1 ? f16_at(p + 2 * R, i) : 0;
-    }
-    p += t == KRN_Q4_1 ? 4 * R : 2 * R;
-    if (t == KRN_Q8_0) {
-        for (unsigned c = 0; c < B; c++)
-            for (unsigned i = 0; i < R; i++)
-                w[c][i] = (int8_t)p[c / 4 * R * 4 + i * 4 + c % 4];
-        return;
-    }
-    int zero = t == KRN_Q4_0 ? 8 : 0;
-    for (unsigned c = 0; c < B / 2; c++)
-        for (unsigned i = 0; i < R; i++) {
-            unsigned byte = p[c / 4 * R * 4 + i * 4 + c % 4];
-            w[c][i] = (int16_t)((int)(byte & 15) - zero);
-            w[B / 2 + c][i] = (int16_t)((int)(byte >> 4) - zero);
+        int sc, mn;
+        o->d[i] = t == KRN_MXFP4 ? krn_e8m0_half(p[i]) : f16_at(p, i);
+        o->m[i] = krn_has_min(t) ? f16_at(p + 2 * R, i) : 0;
+        if (krn_halves(t)) {
+            o->m[i] = -o->m[i];
+            halves_at(t, p, k, i, o);
+        } else if (t == KRN_Q4_K || t == KRN_Q5_K) {
+            scale_at(p, k, i, &sc, &mn);
+            o->d[i] *= (float)sc;
+            o->m[i] *= -(float)mn;
+        } else if (t == KRN_IQ4_XS) {
+            sc = (int)(byte_at(p, 4, k / 2, i) >> k % 2 * 4 & 15);
+            sc |= (p[2 * R + 2 * i + k / 4] >> k % 4 * 2 & 3) << 4;
+            o->d[i] *= (float)(sc - 32);
         }
+    }
+    for (unsigned c = 0; c < B; c++)
+        for (unsigned i = 0; i < R; i++)
+            o->w[c][i] = (int16_t)quant_at(t, p, k, c, i);
+}
+
+/* The block of columns [32b, 32b + 32) of a tile, and which sub-block of it they are. */
+static const uint8_t *block_at(enum krn_type t, const uint8_t *tile, uint32_t b, unsigned *k)
+{
+    uint32_t subs = krn_types[t].block / B;
+    *k = b % subs;
+    return tile + (size_t)(b / subs) * R * krn_types[t].block_bytes;
 }
 
 /* Columns [c0, c0 + n) of a tile as f32: w[column][row]. c0 is a multiple of 32; n < 32 only for element types. */
-static void expand_tile(const struct krn_weight *k, const uint8_t *tile, uint32_t c0, uint32_t n, float w[B][R])
+static void expand_tile(enum krn_type t, const uint8_t *tile, uint32_t c0, uint32_t n, float w[B][R])
 {
-    size_t bytes = krn_types[k->type].block_bytes;
-    if (krn_types[k->type].block == 1) {
-        krn_expand(k->type, tile + (size_t)c0 * R * bytes, (size_t)n * R, &w[0][0]);
+    struct cols32 o;
+    unsigned k;
+    if (krn_types[t].block == 1) {
+        krn_expand(t, tile + (size_t)c0 * R * krn_types[t].block_bytes, (size_t)n * R, &w[0][0]);
         return;
     }
-    int16_t q[B][R];
-    float d[R], m[R];
-    unpack_block(k->type, tile + (size_t)(c0 / B) * R * bytes, q, d, m);
+    const uint8_t *p = block_at(t, tile, c0 / B, &k);
+    unpack(t, p, k, &o);
     for (unsigned c = 0; c < B; c++)
-        for (unsigned i = 0; i < R; i++)
-            w[c][i] = k->type == KRN_Q4_1 ? d[i] * (float)q[c][i] + m[i] : d[i] * (float)q[c][i];
+        for (unsigned i = 0; i < R; i++) {
+            unsigned h = c / (B / 2);
+            float d = krn_halves(t) ? o.d[i] * (float)o.sc[h][i] : o.d[i], v = d * (float)o.w[c][i];
+            w[c][i] = !krn_has_min(t) ? v : krn_halves(t) ? v + o.m[i] * (float)o.mn[h][i] : v + o.m[i];
+        }
 }
 
 bool krn_linear_bias(const struct krn_linear *l, uint32_t row0, float out[R])
@@ -161,23 +246,29 @@ bool krn_linear_bias(const struct krn_linear *l, uint32_t row0, float out[R])
 
 static void tile_int8(const struct krn_linear *l, const struct krn_operand *a, const uint8_t *tile, uint32_t t0, uint32_t g, float acc[G][R])
 {
-    int16_t w[B][R];
-    float d[R], m[R];
-    enum krn_type type = l->w->type;
+    struct cols32 o;
+    const enum krn_type type = l->w->type;
+    const bool halves = krn_halves(type), has_min = krn_has_min(type);
     uint32_t step;
     size_t at = krn_operand_entry(a, t0, &step);
-    for (uint32_t b = 0; b < a->cols / B; b++, at += step, tile += R * krn_types[type].block_bytes) {
-        unpack_block(type, tile, w, d, m);
+    for (uint32_t b = 0; b < a->cols / B; b++, at += step) {
+        unsigned k;
+        const uint8_t *p = block_at(type, tile, b, &k);
+        unpack(type, p, k, &o);
         for (uint32_t t = 0; t < g; t++) {
             const int8_t *q = a->q + (at + t) * B;
-            int dot[R] = {0};
+            const int16_t *sum = a->half[at + t];
+            int dot[2][R] = {{0}};
             for (unsigned c = 0; c < B; c++)
                 for (unsigned i = 0; i < R; i++)
-                    dot[i] += w[c][i] * q[c];
+                    dot[c / (B / 2)][i] += o.w[c][i] * q[c];
             for (unsigned i = 0; i < R; i++) {
-                acc[t][i] = fmaf((float)dot[i], d[i] * a->d[at + t], acc[t][i]);
-                if (type == KRN_Q4_1)
-                    acc[t][i] = fmaf(m[i], a->s[at + t], acc[t][i]);
+                int all = halves ? o.sc[0][i] * dot[0][i] + o.sc[1][i] * dot[1][i] : dot[0][i] + dot[1][i];
+                acc[t][i] = fmaf((float)all, o.d[i] * a->d[at + t], acc[t][i]);
+                if (has_min && halves)
+                    acc[t][i] = fmaf((float)(o.mn[0][i] * sum[0] + o.mn[1][i] * sum[1]), o.m[i] * a->d[at + t], acc[t][i]);
+                else if (has_min)
+                    acc[t][i] = fmaf(o.m[i], a->s[at + t], acc[t][i]);
             }
         }
     }
@@ -188,7 +279,7 @@ static void tile_f32(const struct krn_linear *l, const struct krn_operand *a, co
     float w[B][R];
     for (uint32_t c0 = 0; c0 < a->cols; c0 += B) {
         uint32_t n = a->cols - c0 < B ? a->cols - c0 : B;
-        expand_tile(l->w, tile, c0, n, w);
+        expand_tile(l->w->type, tile, c0, n, w);
         for (uint32_t t = 0; t < g; t++) {
             const float *x = a->x + (t0 + t) * a->stride + c0;
             float p[R] = {0};

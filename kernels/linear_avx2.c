@@ -1,9 +1,12 @@
 /* kernels/linear_avx2.c - linear.h on AVX2, FMA and F16C: 8 lanes, two vectors a tile.
  *
  * Products of bytes go through vpmaddubsw, which adds two neighbours in 16 bits with saturation; none can occur:
- *   4-bit weights: a pair is at most 2 * 15 * 127 = 3810 and the 8 pairs that one 16-bit lane collects 30480.
+ *   4-bit weights: a pair is at most 2 * 15 * 127 = 3810, and the 8 pairs that one 16-bit lane collects 30480.
+ *   5-bit weights (MXFP4: 24): the 4 pairs of half a block are at most 4 * 2 * 31 * 127 = 31496.
+ *   6-bit weights: two pairs are at most 2 * 2 * 63 * 127 = 32004.
  *   8-bit weights: |w| (128 for -128, as an unsigned byte) meets the activation with w's sign; a pair is at most
- *   2 * 128 * 127 = 32512, and is widened to 32 bits before anything is added to it. */
+ *   2 * 128 * 127 = 32512, and is widened to 32 bits before anything is added to it.
+ * vpmaddwd, which widens those sums, multiplies them by the scale of their 16 columns where a type has one. */
 #include <assert.h>
 #include <float.h>
 #include <immintrin.h>
@@ -32,11 +35,29 @@ static inline vf vf_bf16(const uint8_t *p)
 static inline vi vi_load(const uint8_t *p) { return _mm256_loadu_si256((const __m256i *)(const void *)p); }
 static inline vi vi_set1(int v) { return _mm256_set1_epi32(v); }
 static inline vi vi_and(vi a, vi b) { return _mm256_and_si256(a, b); }
+static inline vi vi_or(vi a, vi b) { return _mm256_or_si256(a, b); }
+static inline vi vi_xor(vi a, vi b) { return _mm256_xor_si256(a, b); }
 static inline vi vi_add(vi a, vi b) { return _mm256_add_epi32(a, b); }
+static inline vi vi_sub(vi a, vi b) { return _mm256_sub_epi32(a, b); }
+static inline vi vi_sub16(vi a, vi b) { return _mm256_sub_epi16(a, b); }
+static inline vi vi_max(vi a, vi b) { return _mm256_max_epi32(a, b); }
+static inline vi vi_madd(vi a, vi b) { return _mm256_madd_epi16(a, b); } /* products of 16-bit halves, the two of a lane added */
 static inline vi vi_srl_var(vi v, uint32_t n) { return _mm256_srl_epi32(v, _mm_cvtsi32_si128((int)n)); }
 #define vi_srl(v, n) _mm256_srli_epi32(v, n)
+#define vi_sll(v, n) _mm256_slli_epi32(v, n)
+#define vi_sra(v, n) _mm256_srai_epi32(v, n)
+#define vi_sll16(v, n) _mm256_slli_epi16(v, n)
 /* Byte j of each lane as a signed number. */
 static inline vi vi_byte(vi v, uint32_t j) { return _mm256_srai_epi32(_mm256_sll_epi32(v, _mm_cvtsi32_si128((int)(24 - 8 * j))), 24); }
+
+static inline vi vi_u8(const uint8_t *p) { return _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)(const void *)p)); }
+static inline vi vi_u16(const uint8_t *p) { return _mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)(const void *)p)); }
+static inline vf vf_bits(vi v) { return _mm256_castsi256_ps(v); }
+/* table[each byte of v], for bytes below 16 */
+static inline vi vi_lookup(const int8_t table[16], vi v)
+{
+    return _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i *)(const void *)table)), v);
+}
 
 /* Four activations on every lane. */
 static inline vi vi_four(const int8_t *q)
@@ -46,30 +67,45 @@ static inline vi vi_four(const int8_t *q)
     return vi_set1(v);
 }
 
-/* Four of a block's eight groups: sums of pairs in 16 bits. */
-static inline __attribute__((always_inline)) vi q4_dot(const vi u[4], const vi q[4])
+/* The 16-bit halves that scale the products of columns [16f, 16f + 16), from a pair of scales. */
+static inline vi pair_spread(vi pair, int f)
 {
-    return _mm256_add_epi16(_mm256_add_epi16(_mm256_maddubs_epi16(u[0], q[0]), _mm256_maddubs_epi16(u[1], q[1])),
-                            _mm256_add_epi16(_mm256_maddubs_epi16(u[2], q[2]), _mm256_maddubs_epi16(u[3], q[3])));
+    return f == 0 ? vi_or(vi_and(pair, vi_set1(0xffff)), vi_sll(pair, 16)) : vi_or(vi_srl(pair, 16), vi_and(pair, vi_set1((int)0xffff0000)));
 }
-static inline vi q4_add(vi a, vi b) { return _mm256_add_epi16(a, b); }
-static inline vi q4_end(vi v) { return _mm256_madd_epi16(v, _mm256_set1_epi16(1)); }
 
-static inline vi q8_unpack(vi v) { return _mm256_abs_epi8(v); }
+/* Groups of 4 columns whose pair sums fit 16 bits together: by the largest weight, 15, 31 (or a scale that changes), 63. */
+enum { SUM_ALL = 8, SUM_HALF = 4, SUM_TWO = 2, SUM_SIGNED = 1 };
+
+static inline vi signed_unpack(vi v) { return _mm256_abs_epi8(v); }
 
 /* u has the magnitudes; the signs are read again from w, the groups' bytes, which are in the first cache level. */
-static inline __attribute__((always_inline)) vi q8_dot(const vi u[4], const uint8_t *w, const vi q[4])
+static inline __attribute__((always_inline)) vi signed_dot(const vi u[4], const uint8_t *w, const vi q[4])
 {
     vi s[4];
 #pragma GCC unroll 4
     for (int k = 0; k < 4; k++)
-        s[k] = _mm256_madd_epi16(_mm256_maddubs_epi16(u[k], _mm256_sign_epi8(q[k], vi_load(w + k * KRN_TILE_ROWS * 4))), _mm256_set1_epi16(1));
+        s[k] = vi_madd(_mm256_maddubs_epi16(u[k], _mm256_sign_epi8(q[k], vi_load(w + k * KRN_TILE_ROWS * 4))), _mm256_set1_epi16(1));
     return vi_add(vi_add(s[0], s[1]), vi_add(s[2], s[3]));
 }
-static inline vi q8_end(vi v, int32_t c8)
+
+/* Four of a block's eight groups, times the scale where there is one; SUM_ALL leaves sums of pairs in 16 bits. */
+static inline __attribute__((always_inline)) vi dot_part(int sums, bool scaled, const vi u[4], const uint8_t *w, const vi q[4], const vi *scale)
+{
+    if (sums == SUM_SIGNED)
+        return signed_dot(u, w, q);
+    vi a = _mm256_add_epi16(_mm256_maddubs_epi16(u[0], q[0]), _mm256_maddubs_epi16(u[1], q[1]));
+    vi b = _mm256_add_epi16(_mm256_maddubs_epi16(u[2], q[2]), _mm256_maddubs_epi16(u[3], q[3]));
+    vi by = scaled ? *scale : _mm256_set1_epi16(1);
+    if (sums == SUM_TWO)
+        return vi_add(vi_madd(a, by), vi_madd(b, by));
+    a = _mm256_add_epi16(a, b);
+    return sums == SUM_ALL ? a : vi_madd(a, by);
+}
+static inline vi dot_join(int sums, vi a, vi b) { return sums == SUM_ALL ? _mm256_add_epi16(a, b) : vi_add(a, b); }
+static inline vi dot_end(int sums, vi v, int32_t c8)
 {
     (void)c8;
-    return v;
+    return sums == SUM_ALL ? vi_madd(v, _mm256_set1_epi16(1)) : v;
 }
 
 static inline float block_amax(const float *x)
@@ -84,20 +120,21 @@ static inline float block_amax(const float *x)
     return _mm_cvtss_f32(_mm_castsi128_ps(h));
 }
 
-/* Rounds 32 products to bytes and returns their sum. */
-static inline int block_round(const float *x, float inv, int8_t *q)
+/* Rounds 32 products to bytes; the sums of the first and the last 16. */
+static inline void block_round(const float *x, float inv, int8_t *q, int sum[2])
 {
     __m256i v[4];
     for (int i = 0; i < 4; i++)
         v[i] = _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_loadu_ps(x + 8 * i), _mm256_set1_ps(inv)));
-    __m256i sum = _mm256_add_epi32(_mm256_add_epi32(v[0], v[1]), _mm256_add_epi32(v[2], v[3]));
     /* the packs work within 128-bit halves; the permutation puts groups of four back in order */
     __m256i b = _mm256_packs_epi16(_mm256_packs_epi32(v[0], v[1]), _mm256_packs_epi32(v[2], v[3]));
     b = _mm256_permutevar8x32_epi32(b, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
     _mm256_storeu_si256((__m256i *)(void *)q, b);
-    __m128i h = _mm_add_epi32(_mm256_castsi256_si128(sum), _mm256_extracti128_si256(sum, 1));
-    h = _mm_add_epi32(h, _mm_shuffle_epi32(h, 0x4e));
-    return _mm_cvtsi128_si32(_mm_add_epi32(h, _mm_shuffle_epi32(h, 0xb1)));
+    __m256i s = _mm256_hadd_epi32(_mm256_add_epi32(v[0], v[1]), _mm256_add_epi32(v[2], v[3]));
+    __m128i h = _mm_add_epi32(_mm256_castsi256_si128(s), _mm256_extracti128_si256(s, 1));
+    h = _mm_hadd_epi32(h, h);
+    sum[0] = _mm_cvtsi128_si32(h);
+    sum[1] = _mm_extract_epi32(h, 1);
 }
 
 #include "kernels/linear_simd.inc"

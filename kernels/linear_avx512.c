@@ -30,11 +30,29 @@ static inline vf vf_bf16(const uint8_t *p)
 static inline vi vi_load(const uint8_t *p) { return _mm512_loadu_si512(p); }
 static inline vi vi_set1(int v) { return _mm512_set1_epi32(v); }
 static inline vi vi_and(vi a, vi b) { return _mm512_and_si512(a, b); }
+static inline vi vi_or(vi a, vi b) { return _mm512_or_si512(a, b); }
+static inline vi vi_xor(vi a, vi b) { return _mm512_xor_si512(a, b); }
 static inline vi vi_add(vi a, vi b) { return _mm512_add_epi32(a, b); }
+static inline vi vi_sub(vi a, vi b) { return _mm512_sub_epi32(a, b); }
+static inline vi vi_sub16(vi a, vi b) { return _mm512_sub_epi16(a, b); }
+static inline vi vi_max(vi a, vi b) { return _mm512_max_epi32(a, b); }
+static inline vi vi_madd(vi a, vi b) { return _mm512_madd_epi16(a, b); } /* products of 16-bit halves, the two of a lane added */
 static inline vi vi_srl_var(vi v, uint32_t n) { return _mm512_srl_epi32(v, _mm_cvtsi32_si128((int)n)); }
 #define vi_srl(v, n) _mm512_srli_epi32(v, n)
+#define vi_sll(v, n) _mm512_slli_epi32(v, n)
+#define vi_sra(v, n) _mm512_srai_epi32(v, n)
+#define vi_sll16(v, n) _mm512_slli_epi16(v, n)
 /* Byte j of each lane as a signed number. */
 static inline vi vi_byte(vi v, uint32_t j) { return _mm512_srai_epi32(_mm512_sll_epi32(v, _mm_cvtsi32_si128((int)(24 - 8 * j))), 24); }
+
+static inline vi vi_u8(const uint8_t *p) { return _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)(const void *)p)); }
+static inline vi vi_u16(const uint8_t *p) { return _mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)(const void *)p)); }
+static inline vf vf_bits(vi v) { return _mm512_castsi512_ps(v); }
+/* table[each byte of v], for bytes below 16 */
+static inline vi vi_lookup(const int8_t table[16], vi v)
+{
+    return _mm512_shuffle_epi8(_mm512_broadcast_i32x4(_mm_loadu_si128((const __m128i *)(const void *)table)), v);
+}
 
 /* Four activations on every lane. */
 static inline vi vi_four(const int8_t *q)
@@ -44,27 +62,33 @@ static inline vi vi_four(const int8_t *q)
     return vi_set1(v);
 }
 
-/* A block's eight groups in two chains of four: the latency of one vpdpbusd is about five cycles. */
-static inline __attribute__((always_inline)) vi q4_dot(const vi u[8], const vi q[8])
+/* Scale of columns [16f, 16f + 16), from a pair of them in 16 bits each. */
+static inline vi pair_spread(vi pair, int f) { return vi_sra(f == 0 ? vi_sll(pair, 16) : pair, 16); }
+
+/* Sums are of 32 bits at once; only signed weights are told apart. */
+enum { SUM_ALL = 8, SUM_HALF = 4, SUM_TWO = 2, SUM_SIGNED = 1 };
+
+static inline vi signed_unpack(vi v) { return _mm512_xor_si512(v, _mm512_set1_epi8(-128)); }
+
+/* A block's eight groups in a chain for each half of its columns: the latency of one vpdpbusd is about five cycles. */
+static inline __attribute__((always_inline)) vi dot_part(int sums, bool scaled, const vi u[8], const uint8_t *w, const vi q[8], const vi *scale)
 {
     vi a = _mm512_setzero_si512(), b = a;
+    (void)sums;
+    (void)w;
 #pragma GCC unroll 4
-    for (int k = 0; k < 8; k += 2) {
+    for (int k = 0; k < 4; k++) {
         a = _mm512_dpbusd_epi32(a, u[k], q[k]);
-        b = _mm512_dpbusd_epi32(b, u[k + 1], q[k + 1]);
+        b = _mm512_dpbusd_epi32(b, u[4 + k], q[4 + k]);
     }
+    return scaled ? vi_add(_mm512_mullo_epi32(a, scale[0]), _mm512_mullo_epi32(b, scale[1])) : vi_add(a, b);
+}
+static inline vi dot_join(int sums, vi a, vi b)
+{
+    (void)sums;
     return vi_add(a, b);
 }
-static inline vi q4_add(vi a, vi b) { return vi_add(a, b); }
-static inline vi q4_end(vi v) { return v; }
-
-static inline vi q8_unpack(vi v) { return _mm512_xor_si512(v, _mm512_set1_epi8(-128)); }
-static inline __attribute__((always_inline)) vi q8_dot(const vi u[8], const uint8_t *w, const vi q[8])
-{
-    (void)w;
-    return q4_dot(u, q);
-}
-static inline vi q8_end(vi v, int32_t c8) { return vi_add(v, vi_set1(16 * c8)); }
+static inline vi dot_end(int sums, vi v, int32_t c8) { return sums == SUM_SIGNED ? vi_add(v, vi_set1(16 * c8)) : v; }
 
 static inline float block_amax(const float *x)
 {
@@ -74,14 +98,15 @@ static inline float block_amax(const float *x)
     return _mm_cvtss_f32(_mm_castsi128_ps(_mm_cvtsi32_si128(_mm512_reduce_max_epi32(m))));
 }
 
-/* Rounds 32 products to bytes and returns their sum. */
-static inline int block_round(const float *x, float inv, int8_t *q)
+/* Rounds 32 products to bytes; the sums of the first and the last 16. */
+static inline void block_round(const float *x, float inv, int8_t *q, int sum[2])
 {
     __m512i lo = _mm512_cvtps_epi32(_mm512_mul_ps(_mm512_loadu_ps(x), vf_set1(inv)));
     __m512i hi = _mm512_cvtps_epi32(_mm512_mul_ps(_mm512_loadu_ps(x + 16), vf_set1(inv)));
     _mm_storeu_si128((__m128i *)(void *)q, _mm512_cvtepi32_epi8(lo));
     _mm_storeu_si128((__m128i *)(void *)(q + 16), _mm512_cvtepi32_epi8(hi));
-    return _mm512_reduce_add_epi32(_mm512_add_epi32(lo, hi));
+    sum[0] = _mm512_reduce_add_epi32(lo);
+    sum[1] = _mm512_reduce_add_epi32(hi);
 }
 
 #include "kernels/linear_simd.inc"

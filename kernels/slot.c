@@ -1,20 +1,38 @@
-/* kernels/slot.c - the tiled layout: packing published rows into it, and reading a row back. Only bytes move. */
+/* kernels/slot.c - the tiled layout: packing published rows into it, and reading a row back. Only bits move. */
 #include "kernels/slot.h"
 
 #include <string.h>
 
 enum { BLOCK = 32, R = KRN_TILE_ROWS };
 
+/* The fields of a published block, in their order in a tile. */
+struct field { uint8_t at, width, n; }; /* offset in the published block; bytes a piece; pieces */
+enum { FIELDS = 6 };
+static const struct field fields[KRN_TYPE_COUNT][FIELDS] = {
+    [KRN_Q8_0] = {{0, 2, 1}, {2, 4, 8}},
+    [KRN_Q4_0] = {{0, 2, 1}, {2, 4, 4}},
+    [KRN_Q4_1] = {{0, 2, 2}, {4, 4, 4}},
+    [KRN_Q5_0] = {{0, 2, 1}, {2, 4, 1}, {6, 4, 4}},
+    [KRN_Q5_1] = {{0, 2, 2}, {4, 4, 1}, {8, 4, 4}},
+    [KRN_Q2_K] = {{80, 2, 2}, {0, 4, 4}, {16, 4, 16}},
+    [KRN_Q3_K] = {{108, 2, 1}, {96, 4, 3}, {0, 4, 8}, {32, 4, 16}},
+    [KRN_Q4_K] = {{0, 2, 2}, {4, 4, 3}, {16, 4, 32}},
+    [KRN_Q5_K] = {{0, 2, 2}, {4, 4, 3}, {16, 4, 8}, {48, 4, 32}},
+    [KRN_Q6_K] = {{208, 2, 1}, {192, 4, 4}, {0, 4, 16}, {128, 4, 8}, {64, 4, 16}, {160, 4, 8}},
+    [KRN_IQ4_NL] = {{0, 2, 1}, {2, 4, 4}},
+    [KRN_IQ4_XS] = {{0, 2, 2}, {4, 4, 1}, {8, 4, 32}},
+    [KRN_MXFP4] = {{0, 1, 1}, {1, 4, 4}},
+};
+
 bool krn_slot_can(enum krn_type t)
 {
-    return t == KRN_F32 || t == KRN_F16 || t == KRN_BF16 || t == KRN_Q8_0 || t == KRN_Q4_0 || t == KRN_Q4_1;
+    return t == KRN_F32 || t == KRN_F16 || t == KRN_BF16 || ((unsigned)t < KRN_TYPE_COUNT && fields[t][0].n);
 }
 
-/* Of a block type: f16 fields at the front (d, m), and 4-byte groups of quants. */
-static void shape(enum krn_type t, unsigned *n_scales, unsigned *n_groups)
+/* Where the fifth bits of a Q5_0 or Q5_1 block lie, as published; 0: the type has none. */
+static unsigned fifth_bits(enum krn_type t)
 {
-    *n_scales = t == KRN_Q4_1 ? 2 : 1;
-    *n_groups = t == KRN_Q8_0 ? 8 : 4;
+    return t == KRN_Q5_0 ? 2 : t == KRN_Q5_1 ? 4 : 0;
 }
 
 size_t krn_slot_bytes(enum krn_type t, enum krn_layout l, uint64_t rows, uint64_t cols)
@@ -86,29 +104,77 @@ INLINE void pack_elements(size_t width, uint64_t cols, const uint8_t *const *row
             memcpy(dst + (c * R + i) * width, row[i] ? row[i] + c * width : (const uint8_t[4]){0}, width);
 }
 
-INLINE void pack_blocks(unsigned n_scales, unsigned n_groups, uint64_t cols, const uint8_t *const *row, uint8_t *dst)
+/* n words that follow each other in each row to [word][16 rows]. */
+static void pack_words(unsigned n, const uint8_t *const row[R], size_t at, uint8_t *dst)
 {
-    const size_t bytes = n_scales * 2 + n_groups * 4;
-    for (uint64_t b = 0; b < cols / BLOCK; b++, dst += R * bytes)
-        for (unsigned i = 0; i < R; i++) {
-            static const uint8_t zero[34];
-            const uint8_t *s = row[i] ? row[i] + b * bytes : zero;
-            UNROLL for (unsigned k = 0; k < n_scales; k++)
-                memcpy(dst + (k * R + i) * 2, s + k * 2, 2);
-            UNROLL for (unsigned g = 0; g < n_groups; g++)
-                memcpy(dst + n_scales * R * 2 + (g * R + i) * 4, s + n_scales * 2 + g * 4, 4);
+    unsigned k = 0;
+    for (; k + 4 <= n; k += 4)
+        UNROLL for (unsigned i0 = 0; i0 < R; i0 += 4) {
+            v4 m[4];
+            UNROLL for (unsigned i = 0; i < 4; i++)
+                memcpy(&m[i], row[i0 + i] + at + k * 4, 16);
+            transpose4(m);
+            UNROLL for (unsigned i = 0; i < 4; i++)
+                memcpy(dst + ((k + i) * R + i0) * 4, &m[i], 16);
         }
+    for (; k < n; k++)
+        UNROLL for (unsigned i = 0; i < R; i++)
+            memcpy(dst + (k * R + i) * 4, row[i] + at + k * 4, 4);
 }
 
-/* The loops above with their sizes known to the compiler. */
+/* Exchanges the bits whose positions differ by `by` and of which the lower one is in m. */
+INLINE v4 swap_bits(v4 x, unsigned by, uint32_t m)
+{
+    v4 t = (x >> by ^ x) & m;
+    return x ^ t ^ t << by;
+}
+
+/* Bit 4g + j to bit 8j + g: the five bits of its position turn by two places, as four exchanges of two of them. */
+INLINE v4 spread_bits(v4 x)
+{
+    return swap_bits(swap_bits(swap_bits(swap_bits(x, 14, 0xcccc), 7, 0x00aa00aa), 2, 0x0c0c0c0c), 1, 0x22222222);
+}
+
+INLINE v4 gather_bits(v4 x)
+{
+    return swap_bits(swap_bits(swap_bits(swap_bits(x, 1, 0x22222222), 2, 0x0c0c0c0c), 7, 0x00aa00aa), 14, 0xcccc);
+}
+
+static void pack_blocks(enum krn_type t, uint64_t cols, const uint8_t *const *row, uint8_t *dst)
+{
+    static const uint8_t zero[256];
+    const size_t bytes = krn_types[t].block_bytes;
+    for (uint64_t b = 0; b < cols / krn_types[t].block; b++) {
+        const uint8_t *s[R];
+        for (unsigned i = 0; i < R; i++)
+            s[i] = row[i] ? row[i] + b * bytes : zero;
+        for (const struct field *f = fields[t]; f < fields[t] + FIELDS && f->n; dst += f->n * f->width * R, f++) {
+            if (f->width == 4)
+                pack_words(f->n, s, f->at, dst);
+            else if (f->width == 2)
+                for (unsigned k = 0; k < f->n; k++)
+                    UNROLL for (unsigned i = 0; i < R; i++)
+                        memcpy(dst + (k * R + i) * 2, s[i] + f->at + k * 2, 2);
+            else
+                for (unsigned i = 0; i < R; i++)
+                    dst[i] = s[i][f->at];
+            if (fifth_bits(t) && f->at == fifth_bits(t))
+                for (unsigned i = 0; i < R; i += 4) {
+                    v4 w;
+                    memcpy(&w, dst + i * 4, 16);
+                    w = spread_bits(w);
+                    memcpy(dst + i * 4, &w, 16);
+                }
+        }
+    }
+}
+
 static void pack_tile(enum krn_type t, uint64_t cols, const uint8_t *const *row, uint8_t *dst)
 {
     switch (t) {
     case KRN_F32: pack_elements(4, cols, row, dst); break;
     case KRN_F16: case KRN_BF16: pack_elements(2, cols, row, dst); break;
-    case KRN_Q8_0: pack_blocks(1, 8, cols, row, dst); break;
-    case KRN_Q4_0: pack_blocks(1, 4, cols, row, dst); break;
-    default: pack_blocks(2, 4, cols, row, dst); break; /* Q4_1 */
+    default: pack_blocks(t, cols, row, dst); break;
     }
 }
 
@@ -127,7 +193,7 @@ void krn_slot_pack(enum krn_type t, uint64_t rows, uint64_t cols, uint64_t tile0
 /* Undoes the tiling of one block or of up to 32 elements, then lets types.h say what they stand for. */
 static bool tiled_row(const struct krn_weight *w, uint32_t r, float *dst)
 {
-    uint8_t one[BLOCK * 4];
+    uint8_t one[256];
     unsigned i = r % R;
     size_t bytes = krn_types[w->type].block_bytes;
     const uint8_t *tile = (const uint8_t *)w->data + (size_t)(r / R) * R * krn_row_bytes(w->type, w->cols);
@@ -140,14 +206,18 @@ static bool tiled_row(const struct krn_weight *w, uint32_t r, float *dst)
         }
         return true;
     }
-    unsigned n_scales, n_groups;
-    shape(w->type, &n_scales, &n_groups);
-    for (uint32_t c = 0; c < w->cols; c += BLOCK, tile += R * bytes) {
-        for (unsigned k = 0; k < n_scales; k++)
-            memcpy(one + k * 2, tile + (k * R + i) * 2, 2);
-        for (unsigned g = 0; g < n_groups; g++)
-            memcpy(one + n_scales * 2 + g * 4, tile + n_scales * R * 2 + (g * R + i) * 4, 4);
-        krn_expand(w->type, one, BLOCK, dst + c);
+    const unsigned block = krn_types[w->type].block, fifth = fifth_bits(w->type);
+    for (uint32_t c = 0; c < w->cols; c += block) {
+        for (const struct field *f = fields[w->type]; f < fields[w->type] + FIELDS && f->n; tile += f->n * f->width * R, f++)
+            for (unsigned k = 0; k < f->n; k++)
+                memcpy(one + f->at + k * f->width, tile + (k * R + i) * f->width, f->width);
+        if (fifth) {
+            v4 bits = {0};
+            memcpy(&bits, one + fifth, 4);
+            bits = gather_bits(bits);
+            memcpy(one + fifth, &bits, 4);
+        }
+        krn_expand(w->type, one, block, dst + c);
     }
     return true;
 }

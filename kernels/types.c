@@ -124,8 +124,13 @@ static float e8m0(uint8_t b)
     return b == 255 ? bits_f32(0x7fc00000) : b ? bits_f32((uint32_t)b << 23) : 0x1p-127f;
 }
 
-static const int8_t iq4_values[16] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
-static const int8_t e2m1_doubled[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
+const int8_t krn_iq4_values[16] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
+const int8_t krn_e2m1_doubled[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
+
+float krn_e8m0_half(uint8_t b)
+{
+    return b == 255 ? e8m0(255) : b > 1 ? bits_f32((uint32_t)(b - 1) << 23) : bits_f32(0x00200000u << b);
+}
 
 /* One block each; nibbles of byte j: column j low, column 16 + j high. */
 static void q4_0(const uint8_t *p, float *y)
@@ -255,15 +260,8 @@ static void iq4_xs(const uint8_t *p, float *y)
     float d = half(p);
     for (int k = 0; k < 8; k++) {
         int sc = (p[4 + k / 2] >> 4 * (k % 2) & 15) | (le16(p + 2) >> 2 * k & 3) << 4;
-        nibbles(p + 8 + 16 * k, iq4_values, d * (float)(sc - 32), y + 32 * k);
+        nibbles(p + 8 + 16 * k, krn_iq4_values, d * (float)(sc - 32), y + 32 * k);
     }
-}
-
-/* The table is doubled, so the scale is halved; 2^(b - 128) is exact down to b == 0, a subnormal. */
-static void mxfp4(const uint8_t *p, float *y)
-{
-    float half_scale = p[0] == 255 ? e8m0(255) : p[0] > 1 ? bits_f32((uint32_t)(p[0] - 1) << 23) : bits_f32(0x00200000u << p[0]);
-    nibbles(p + 1, e2m1_doubled, half_scale, y);
 }
 
 static void expand_block(enum krn_type t, const uint8_t *p, float *y)
@@ -279,9 +277,9 @@ static void expand_block(enum krn_type t, const uint8_t *p, float *y)
     case KRN_Q4_K: q45_k(p, y, false); break;
     case KRN_Q5_K: q45_k(p, y, true); break;
     case KRN_Q6_K: q6_k(p, y); break;
-    case KRN_IQ4_NL: nibbles(p + 2, iq4_values, half(p), y); break;
+    case KRN_IQ4_NL: nibbles(p + 2, krn_iq4_values, half(p), y); break;
     case KRN_IQ4_XS: iq4_xs(p, y); break;
-    case KRN_MXFP4: mxfp4(p, y); break;
+    case KRN_MXFP4: nibbles(p + 1, krn_e2m1_doubled, krn_e8m0_half(p[0]), y); break;
     default: break;
     }
 }

@@ -32,6 +32,10 @@ int krn_type_from_safetensors(const char *s, size_t n);     /* "BF16", "F8_E4M3"
 /* Expands n elements (a multiple of the block) of a published row to f32. false: no expansion for this type. */
 bool krn_expand(enum krn_type t, const void *src, size_t n, float *dst);
 
+/* Tables that 4-bit types index: IQ4_NL and IQ4_XS; MXFP4 (e2m1, doubled, so that its scale is halved). */
+extern const int8_t krn_iq4_values[16], krn_e2m1_doubled[16];
+float krn_e8m0_half(uint8_t b);    /* 2^(b - 128), exact (a subnormal below 2); 255 is NaN */
+
 float krn_f16_to_f32(uint16_t h);
 uint16_t krn_f32_to_f16(float f);  /* round to nearest even */
 static inline float krn_bf16_to_f32(uint16_t h) { union { uint32_t u; float f; } v = {(uint32_t)h << 16}; return v.f; }

@@ -7,8 +7,11 @@
 
 #include "kernels/linear.h"
 #include "kernels/quantise.h"
+#include "tests/support/blocks.h"
+#include "tests/support/scales.h"
 
-static const enum krn_type types[] = {KRN_F32, KRN_F16, KRN_BF16, KRN_Q8_0, KRN_Q4_0, KRN_Q4_1};
+static const enum krn_type types[] = {KRN_F32, KRN_F16, KRN_BF16, KRN_Q8_0, KRN_Q4_0, KRN_Q4_1, KRN_Q5_0, KRN_Q5_1, KRN_Q2_K, KRN_Q3_K,
+                                      KRN_Q4_K, KRN_Q5_K, KRN_Q6_K, KRN_IQ4_NL, KRN_IQ4_XS, KRN_MXFP4};
 static const enum krn_isa isas[] = {KRN_ISA_C, KRN_ISA_AVX2, KRN_ISA_AVX512};
 enum { N_TYPES = sizeof types / sizeof *types, N_ISAS = sizeof isas / sizeof *isas };
 
@@ -43,27 +46,30 @@ enum wild { TAME, WILD }; /* WILD: any bits in the blocks; scales negative, zero
 
 static void make_weights(struct problem *p, enum krn_type t, enum wild wild)
 {
-    float *row = malloc(p->cols * sizeof *row);
-    for (uint32_t r = 0; r < p->rows; r++) {
-        uint8_t *at = p->published + r * p->row_bytes;
-        for (uint32_t c = 0; c < p->cols; c++)
-            row[c] = normal() * (wild == WILD ? ldexpf(1, (int)(draw() % 20) - 10) : 0.02f);
-        ck_assert(krn_quantise_row(t, row, p->cols, at));
-        if (wild == TAME || krn_types[t].block == 1)
-            continue;
-        for (uint32_t b = 0; b < p->cols / 32; b++, at += krn_types[t].block_bytes) {
-            for (unsigned i = 0; i < krn_types[t].block_bytes; i++)
-                at[i] = (uint8_t)draw();
-            for (int k = 0; k < (t == KRN_Q4_1 ? 2 : 1); k++) {
-                static const uint16_t special[] = {0, 0x8000, 1, 0x8001, 0x03ff, 0x7bff, 0xfbff, 0x3c00};
-                uint16_t h = draw() % 4 ? (uint16_t)(draw() & 0xbfff) : special[draw() % 8];
-                memcpy(at + 2 * k, &h, 2);
-            }
-            if (t == KRN_Q8_0)
-                at[2 + draw() % 32] = 0x80; /* -128, the sign trick's hard case */
+    if (krn_types[t].block == 1) {
+        float *row = malloc(p->cols * sizeof *row);
+        for (uint32_t r = 0; r < p->rows; r++) {
+            for (uint32_t c = 0; c < p->cols; c++)
+                row[c] = normal() * (wild == WILD ? ldexpf(1, (int)(draw() % 20) - 10) : 0.02f);
+            ck_assert(krn_quantise_row(t, row, p->cols, p->published + r * p->row_bytes));
         }
+        free(row);
+        return;
     }
-    free(row);
+    for (size_t i = 0; i < p->rows * p->row_bytes; i++)
+        p->published[i] = (uint8_t)draw();
+    for (uint8_t *at = p->published; at < p->published + p->rows * p->row_bytes; at += krn_types[t].block_bytes) {
+        const struct scale_places *s = scale_places(t);
+        if (t == KRN_MXFP4)
+            at[s->at[0]] = (uint8_t)(wild == WILD ? draw() % 150 : 118 + draw() % 4);
+        for (int k = 0; t != KRN_MXFP4 && k < s->n; k++) {
+            static const uint16_t special[] = {0, 0x8000, 1, 0x8001, 0x03ff, 0x7bff, 0xfbff, 0x3c00};
+            uint16_t h = wild == TAME ? (uint16_t)(0x2000 + (draw() & 0x87ff)) : draw() % 4 ? (uint16_t)(draw() & 0xbfff) : special[draw() % 8];
+            memcpy(at + s->at[k], &h, 2);
+        }
+        if (t == KRN_Q8_0)
+            at[2 + draw() % 32] = 0x80; /* -128, the sign trick's hard case */
+    }
 }
 
 static void make_inputs(struct problem *p, enum wild wild)
@@ -119,12 +125,86 @@ static float half_at(const uint8_t *p)
     return krn_f16_to_f32((uint16_t)(p[0] | p[1] << 8));
 }
 
+/* 32 columns of a published row as linear.h names their parts, spelled out from the published format. */
+struct part { int w[32], sc[2], mn[2]; float d, m; bool halves, has_min; };
+
+static int nibble(const uint8_t *q, int i) { return i < 16 ? q[i] & 15 : q[i - 16] >> 4; }
+static int bit(const uint8_t *q, int i) { return q[i / 8] >> i % 8 & 1; }
+
+static void six_bits(const uint8_t *s, int k, int *sc, int *mn)
+{
+    *sc = k < 4 ? s[k] & 63 : (s[k + 4] & 15) + 16 * (s[k - 4] >> 6);
+    *mn = k < 4 ? s[k + 4] & 63 : (s[k + 4] >> 4) + 16 * (s[k] >> 6);
+}
+
+static struct part part_32(enum krn_type t, const uint8_t *p)
+{
+    static const int iq4[16] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
+    static const int mx[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
+    struct part o = {.d = t == KRN_MXFP4 ? p[0] == 255 ? NAN : ldexpf(1, p[0] - 128) : half_at(p)};
+    o.has_min = t == KRN_Q4_1 || t == KRN_Q5_1;
+    o.m = o.has_min ? half_at(p + 2) : 0;
+    for (int i = 0; i < 32; i++)
+        switch (t) {
+        case KRN_Q8_0: o.w[i] = (int8_t)p[2 + i]; break;
+        case KRN_Q4_0: o.w[i] = nibble(p + 2, i) - 8; break;
+        case KRN_Q4_1: o.w[i] = nibble(p + 4, i); break;
+        case KRN_Q5_0: o.w[i] = nibble(p + 6, i) + 16 * bit(p + 2, i) - 16; break;
+        case KRN_Q5_1: o.w[i] = nibble(p + 8, i) + 16 * bit(p + 4, i); break;
+        case KRN_IQ4_NL: o.w[i] = iq4[nibble(p + 2, i)]; break;
+        default: o.w[i] = mx[nibble(p + 1, i)]; break;
+        }
+    return o;
+}
+
+static struct part part_256(enum krn_type t, const uint8_t *p, int k)
+{
+    static const int iq4[16] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
+    struct part o = {.halves = t == KRN_Q2_K || t == KRN_Q3_K || t == KRN_Q6_K, .has_min = t == KRN_Q2_K || t == KRN_Q4_K || t == KRN_Q5_K};
+    int sc = 0, mn = 0, two = 2 * (k % 4);
+    const uint8_t *s = p + 96; /* Q3_K */
+    o.d = half_at(p + (t == KRN_Q6_K ? 208 : t == KRN_Q3_K ? 108 : t == KRN_Q2_K ? 80 : 0));
+    for (int i = 0; i < 32; i++)
+        switch (t) {
+        case KRN_Q2_K: o.w[i] = p[16 + 32 * (k / 4) + i] >> two & 3; break;
+        case KRN_Q3_K: o.w[i] = (p[32 + 32 * (k / 4) + i] >> two & 3) - 4 * !(p[i] >> k & 1); break;
+        case KRN_Q4_K: o.w[i] = p[16 + 32 * (k / 2) + i] >> k % 2 * 4 & 15; break;
+        case KRN_Q5_K: o.w[i] = (p[48 + 32 * (k / 2) + i] >> k % 2 * 4 & 15) + 16 * (p[16 + i] >> k & 1); break;
+        case KRN_Q6_K:
+            o.w[i] = (p[64 * (k / 4) + 32 * (k % 2) + i] >> (k % 4 < 2 ? 0 : 4) & 15) + 16 * (p[128 + 32 * (k / 4) + i] >> two & 3) - 32;
+            break;
+        default: o.w[i] = iq4[nibble(p + 8 + 16 * k, i)]; break;
+        }
+    for (int h = 0; h < 2; h++) {
+        int n = 2 * k + h;
+        o.sc[h] = t == KRN_Q6_K ? (int8_t)p[192 + n] : t == KRN_Q2_K ? p[n] & 15 : (s[n % 8] >> n / 8 * 4 & 15) + 16 * (s[8 + n % 4] >> n / 4 * 2 & 3) - 32;
+        o.mn[h] = p[n] >> 4;
+    }
+    if (t == KRN_Q4_K || t == KRN_Q5_K) {
+        six_bits(p + 4, k, &sc, &mn);
+        o.d *= (float)sc;
+        o.m = -half_at(p + 2) * (float)mn;
+    } else if (t == KRN_IQ4_XS) {
+        o.d *= (float)((p[4 + k / 2] >> k % 2 * 4 & 15) + 16 * ((p[2] + 256 * p[3]) >> 2 * k & 3) - 32);
+    } else if (t == KRN_Q2_K) {
+        o.m = -half_at(p + 82);
+    }
+    return o;
+}
+
+static struct part part_at(enum krn_type t, const uint8_t *row, uint32_t b)
+{
+    size_t bytes = krn_types[t].block_bytes;
+    return krn_types[t].block == 32 ? part_32(t, row + b * bytes) : part_256(t, row + b / 8 * bytes, (int)(b % 8));
+}
+
 static float oracle_int8(enum krn_type t, const uint8_t *row, const float *x, uint32_t cols)
 {
     float acc = 0;
-    for (uint32_t b = 0; b < cols / 32; b++, row += krn_types[t].block_bytes, x += 32) {
+    for (uint32_t b = 0; b < cols / 32; b++, x += 32) {
+        struct part o = part_at(t, row, b);
         float amax = 0, d = 0, s = 0, inv = 0;
-        int q[32], sum = 0, dot = 0;
+        int q[32], sum[2] = {0}, dot[2] = {0};
         bool bad = false;
         for (int i = 0; i < 32; i++) {
             bad |= !isfinite(x[i]);
@@ -136,22 +216,36 @@ static float oracle_int8(enum krn_type t, const uint8_t *row, const float *x, ui
         }
         for (int i = 0; i < 32; i++) {
             q[i] = bad ? 0 : (int)nearbyintf(x[i] * inv);
-            sum += q[i];
+            sum[i / 16] += q[i];
+            dot[i / 16] += q[i] * o.w[i];
         }
-        s = d * (float)sum;
+        s = d * (float)(sum[0] + sum[1]);
         if (bad)
             d = s = NAN;
-        const uint8_t *w = row + (t == KRN_Q4_1 ? 4 : 2);
-        for (int i = 0; i < 32; i++) {
-            int nibble = i < 16 ? w[i] & 15 : w[i % 16] >> 4;
-            dot += q[i] * (t == KRN_Q8_0 ? (int8_t)w[i] : t == KRN_Q4_0 ? nibble - 8 : nibble);
-        }
-        acc = fmaf((float)dot, half_at(row) * d, acc);
-        if (t == KRN_Q4_1)
-            acc = fmaf(half_at(row + 2), s, acc);
+        acc = fmaf((float)(o.halves ? o.sc[0] * dot[0] + o.sc[1] * dot[1] : dot[0] + dot[1]), o.d * d, acc);
+        if (o.has_min)
+            acc = o.halves ? fmaf((float)(o.mn[0] * sum[0] + o.mn[1] * sum[1]), o.m * d, acc) : fmaf(o.m, s, acc);
     }
     return acc;
 }
+
+/* The oracle's reading of the published blocks gives the published values. */
+START_TEST(oracle_reads)
+{
+    static struct blocks f;
+    enum krn_type t = types[_i];
+    ck_assert(blocks_load(&f, krn_types[t].name));
+    for (uint32_t r = 0; r < BLOCK_ROWS; r++)
+        for (uint32_t c = 0; c < BLOCK_COLS; c++) {
+            struct part o = part_at(t, f.raw + r * f.row_bytes, c / 32);
+            int h = c % 32 / 16;
+            float d = o.halves ? o.d * (float)o.sc[h] : o.d, v = d * (float)o.w[c % 32];
+            if (o.has_min)
+                v += o.halves ? o.m * (float)o.mn[h] : o.m;
+            ck_assert_msg(v == f.values[r * BLOCK_COLS + c], "%s row %u column %u: %a", krn_types[t].name, r, c, (double)v);
+        }
+}
+END_TEST
 
 static float oracle_f32(const float *w, const float *x, uint32_t cols)
 {
@@ -257,8 +351,9 @@ START_TEST(equal_bits)
     for (int k = 0; k < N_SHAPES; k++)
         for (int wild = 0; wild < 2; wild++)
             for (int int8 = 0; int8 <= has_int8(t); int8++) {
+                uint32_t block = krn_types[t].block, cols = block > 32 ? (shapes[k][1] + block - 1) / block * block : shapes[k][1];
                 seed = (uint32_t)(k * 100 + _i * 10 + wild);
-                problem_open(&p, t, int8, shapes[k][0], shapes[k][1], shapes[k][2], (enum wild)wild);
+                problem_open(&p, t, int8, shapes[k][0], cols, shapes[k][2], (enum wild)wild);
                 all_ways(&p);
                 problem_close(&p);
             }
@@ -300,7 +395,8 @@ START_TEST(plain_layout)
             problem_close(&p);
         }
     ck_assert_int_eq(krn_linear_support(KRN_I32, KRN_PLAIN), KRN_LINEAR_NONE);
-    ck_assert_int_eq(krn_linear_support(KRN_Q6_K, KRN_TILED), KRN_LINEAR_NONE);
+    ck_assert_int_eq(krn_linear_support(KRN_F8_E4M3, KRN_TILED), KRN_LINEAR_NONE);
+    ck_assert_int_eq(krn_linear_support(KRN_Q6_K, KRN_TILED), KRN_LINEAR_FAST);
     ck_assert_int_eq(krn_linear_support(KRN_Q4_1, KRN_TILED), KRN_LINEAR_FAST);
     ck_assert(!krn_linear_int8(KRN_Q4_1, KRN_PLAIN, KRN_PREC_AUTO) && !krn_linear_int8(KRN_Q4_1, KRN_TILED, KRN_PREC_F32));
 }
@@ -313,11 +409,15 @@ START_TEST(nan_stays_put)
     enum krn_type t = types[_i];
     for (int int8 = 0; int8 <= has_int8(t); int8++) {
         seed = 5;
-        problem_open(&p, t, int8, 20, 96, 7, TAME);
+        problem_open(&p, t, int8, 20, krn_types[t].block > 32 ? 512 : 96, 7, TAME);
         p.x[2 * p.x_stride + 40] = NAN;
         p.x[5 * p.x_stride + 95] = int8 ? -INFINITY : -NAN;
         uint16_t bad = t == KRN_BF16 || t == KRN_F32 ? 0x7fc0 : 0x7e00;
-        memcpy(p.published + 17 * p.row_bytes + (t == KRN_F32 ? 2 : 0), &bad, 2);
+        uint8_t *at = p.published + 17 * p.row_bytes;
+        if (t == KRN_MXFP4)
+            *at = 255;
+        else
+            memcpy(at + (t == KRN_F32 ? 2 : krn_types[t].block == 1 ? 0 : scale_places(t)->at[0]), &bad, 2);
         krn_slot_pack(t, p.rows, p.cols, 0, 2, p.published, p.row_bytes, p.slot);
         all_ways(&p);
         for (uint32_t k = 0; k < p.n; k++)
@@ -384,8 +484,8 @@ END_TEST
 
 START_TEST(scratch_sizes)
 {
-    ck_assert_uint_eq(krn_operand_bytes(1, 32), 4 * 256);
-    ck_assert_uint_ge(krn_operand_bytes(512, 1536), 512 * 1536 + 3 * 512 * 48 * 4);
+    ck_assert_uint_eq(krn_operand_bytes(1, 32), 5 * 256);
+    ck_assert_uint_ge(krn_operand_bytes(512, 1536), 512 * 1536 + 4 * 512 * 48 * 4);
     ck_assert(!krn_linear_get(KRN_ISA_AVX512) == !krn_isa_have(KRN_ISA_AVX512));
     ck_assert_str_eq(krn_linear_get(KRN_ISA_C)->name, "c");
 }
@@ -400,6 +500,7 @@ int main(void)
             printf("SKIP %s: this processor does not have it%s\n", krn_isa_name(isas[i]), get(isas[i]) ? "; its code ran on emulated registers" : "");
     tcase_add_loop_test(core, equal_bits, 0, N_TYPES);
     tcase_add_loop_test(core, odd_columns, 0, 3);
+    tcase_add_loop_test(core, oracle_reads, 3, N_TYPES);
     tcase_add_loop_test(core, accuracy, 3, N_TYPES);
     tcase_add_test(core, plain_layout);
     tcase_add_test(core, bias_types);

@@ -5,8 +5,10 @@
 
 #include "kernels/slot.h"
 #include "tests/support/blocks.h"
+#include "tests/support/scales.h"
 
-static const enum krn_type tiled[] = {KRN_F32, KRN_F16, KRN_BF16, KRN_Q8_0, KRN_Q4_0, KRN_Q4_1};
+static const enum krn_type tiled[] = {KRN_F32, KRN_F16, KRN_BF16, KRN_Q8_0, KRN_Q4_0, KRN_Q4_1, KRN_Q5_0, KRN_Q5_1, KRN_Q2_K, KRN_Q3_K,
+                                      KRN_Q4_K, KRN_Q5_K, KRN_Q6_K, KRN_IQ4_NL, KRN_IQ4_XS, KRN_MXFP4};
 enum { N_TILED = sizeof tiled / sizeof *tiled };
 
 /* Random bytes with tame exponents: NaNs would make comparing bits depend on how a NaN is copied. */
@@ -22,8 +24,11 @@ static void fill(enum krn_type t, uint8_t *p, size_t rows, size_t stride, size_t
                 q[3] &= 0xbf;
             else if (t == KRN_BF16 || t == KRN_F16)
                 q[1] &= 0xbf;
+            else if (t == KRN_MXFP4)
+                q[0] &= 0x7f;
             else
-                q[1] &= 0xbf, q[3] &= t == KRN_Q4_1 ? 0xbf : 0xff;
+                for (int k = 0; k < scale_places(t)->n; k++)
+                    q[scale_places(t)->at[k] + 1] &= 0xbf;
         }
 }
 
@@ -34,7 +39,9 @@ START_TEST(rows_survive)
     enum krn_type t = tiled[_i];
     for (size_t a = 0; a < sizeof rows / sizeof *rows; a++)
         for (size_t b = 0; b < sizeof cols / sizeof *cols; b++) {
-            uint32_t nr = rows[a], nc = cols[b] - (krn_types[t].block == 1 ? 13 : 0); /* float rows of any length */
+            uint32_t nr = rows[a], nc = cols[b] * krn_types[t].block / 32; /* 1, 3 or 33 blocks */
+            if (krn_types[t].block == 1)
+                nc = cols[b] - 13; /* float rows of any length */
             size_t row = krn_row_bytes(t, nc), stride = row + 6, total = krn_slot_bytes(t, KRN_TILED, nr, nc);
             uint32_t tiles = (nr + 15) / 16;
             uint8_t *src = malloc(nr * stride), *dst = malloc(total), *parts = malloc(total);
@@ -49,12 +56,14 @@ START_TEST(rows_survive)
             struct krn_weight w = {.type = t, .layout = KRN_TILED, .rows = nr, .cols = nc, .data = dst};
             for (uint32_t r = 0; r < tiles * 16; r++) {
                 ck_assert(krn_weight_row(&w, r, got));
-                if (r < nr)
+                if (r < nr) {
                     ck_assert(krn_expand(t, src + r * stride, nc, want));
-                else
-                    memset(want, 0, nc * sizeof *want);
-                for (uint32_t c = 0; c < nc; c++) /* a zero row of Q4_0 is -8 * 0 */
-                    ck_assert_msg(r < nr ? memcmp(&got[c], &want[c], 4) == 0 : got[c] == 0, "%s row %u column %u", krn_types[t].name, r, c);
+                    ck_assert_msg(memcmp(got, want, nc * sizeof *want) == 0, "%s %ux%u row %u", krn_types[t].name, nr, nc, r);
+                }
+                bool zero = true;
+                for (uint32_t c = 0; r >= nr && c < nc; c++) /* a zero row of Q4_0 is -8 * 0 */
+                    zero &= got[c] == 0;
+                ck_assert(zero);
             }
             free(src), free(dst), free(parts), free(want), free(got);
         }
@@ -103,12 +112,58 @@ START_TEST(layout_q4_1)
 }
 END_TEST
 
+/* Of Q5_0, the one place where bits move: the fifth bit of column 4g + j is bit g of byte j. */
+START_TEST(layout_q5_0)
+{
+    uint8_t src[16 * 22], dst[16 * 22];
+    for (unsigned k = 0; k < 32; k++) {
+        for (unsigned i = 0; i < 16; i++) {
+            uint8_t *p = src + i * 22;
+            unsigned c = (k + i) % 32;
+            memset(p, 0, 22);
+            p[2 + c / 8] = (uint8_t)(1 << c % 8);
+            p[6 + i] = (uint8_t)(i + 1);
+        }
+        krn_slot_pack(KRN_Q5_0, 16, 32, 0, 1, src, 22, dst);
+        for (unsigned i = 0; i < 16; i++)
+            for (unsigned j = 0; j < 4; j++) {
+                unsigned c = (k + i) % 32;
+                ck_assert_uint_eq(dst[32 + i * 4 + j], c % 4 == j ? 1u << c / 4 : 0);
+                for (unsigned g = 0; g < 4; g++)
+                    ck_assert_uint_eq(dst[96 + g * 64 + i * 4 + j], i == 4 * g + j ? i + 1 : 0);
+            }
+    }
+}
+END_TEST
+
+/* Of Q6_K, whose fields move most: scale in front, scales, then each half's nibbles and upper bits. */
+START_TEST(layout_q6_k)
+{
+    uint8_t src[16 * 210], dst[16 * 210];
+    for (unsigned i = 0; i < 16; i++)
+        for (unsigned k = 0; k < 210; k++)
+            src[i * 210 + k] = (uint8_t)(k ^ i);
+    krn_slot_pack(KRN_Q6_K, 16, 256, 0, 1, src, 210, dst);
+    static const struct { unsigned from, n; } order[] = {{192, 16}, {0, 64}, {128, 32}, {64, 64}, {160, 32}};
+    for (unsigned i = 0; i < 16; i++) {
+        unsigned at = 32;
+        ck_assert_uint_eq(dst[2 * i], 208 ^ i);
+        ck_assert_uint_eq(dst[2 * i + 1], 209 ^ i);
+        for (size_t f = 0; f < 5; at += order[f].n * 16, f++)
+            for (unsigned k = 0; k < order[f].n; k++)
+                ck_assert_uint_eq(dst[at + k / 4 * 64 + i * 4 + k % 4], (order[f].from + k) ^ i);
+    }
+}
+END_TEST
+
 START_TEST(sizes)
 {
     ck_assert_uint_eq(krn_slot_bytes(KRN_Q4_1, KRN_TILED, 17, 64), 32 * 40);
     ck_assert_uint_eq(krn_slot_bytes(KRN_Q4_1, KRN_PLAIN, 17, 64), 17 * 40);
     ck_assert_uint_eq(krn_slot_bytes(KRN_Q6_K, KRN_PLAIN, 3, 512), 3 * 420);
-    ck_assert_uint_eq(krn_slot_bytes(KRN_Q6_K, KRN_TILED, 3, 512), 0);
+    ck_assert_uint_eq(krn_slot_bytes(KRN_Q6_K, KRN_TILED, 3, 512), 16 * 420);
+    ck_assert_uint_eq(krn_slot_bytes(KRN_Q6_K, KRN_TILED, 3, 288), 0);
+    ck_assert_uint_eq(krn_slot_bytes(KRN_F8_E4M3, KRN_TILED, 3, 512), 0);
     ck_assert_uint_eq(krn_slot_bytes(KRN_Q4_1, KRN_TILED, 17, 65), 0);
     ck_assert_uint_eq(krn_slot_bytes(KRN_F32, KRN_TILED, 0, 64), 0);
     ck_assert_uint_eq(krn_slot_bytes(KRN_F32, KRN_TILED, 64, 0), 0);
@@ -127,6 +182,8 @@ int main(void)
     tcase_add_loop_test(core, rows_survive, 0, N_TILED);
     tcase_add_loop_test(core, published_values, 1, N_TILED); /* F32 has no fixture */
     tcase_add_test(core, layout_q4_1);
+    tcase_add_test(core, layout_q5_0);
+    tcase_add_test(core, layout_q6_k);
     tcase_add_test(limits, sizes);
     suite_add_tcase(s, core);
     suite_add_tcase(s, limits);
