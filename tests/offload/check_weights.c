@@ -26,7 +26,7 @@ static const struct mm_tensor tensors[] = {
     {.name = "bigplain", .type = KRN_BF16, .n_dims = 2, .dims = {3, 400001}},
     {.name = "half", .type = KRN_F16, .n_dims = 2, .dims = {17, 5}},
     {.name = "stack", .type = KRN_Q8_0, .n_dims = 3, .dims = {4, 24, 32}},
-    {.name = "kq", .type = KRN_Q4_K, .n_dims = 2, .dims = {2, 256}},
+    {.name = "wide", .type = KRN_F64, .n_dims = 2, .dims = {2, 256}},
 };
 enum { T = sizeof tensors / sizeof *tensors, RECORDS = 3 };
 
@@ -238,7 +238,7 @@ START_TEST(wrong_plans)
         static const struct { int code; const char *part; } want[] = {
             {ERR_INVALID, "\"embed\": expected spans of 37 rows"},
             {ERR_INVALID, "\"embed\": expected spans of 37 rows"},
-            {ERR_UNSUPPORTED, "\"kq\": expected a type and shape with a slot layout, found Q4_K"},
+            {ERR_UNSUPPORTED, "\"wide\": expected a type and shape with a slot layout, found F64"},
             {ERR_INVALID, "x.gguf: tensor \"norm\": expected bytes within the file's"},
             {ERR_INVALID, "\"norm\": expected a weight of its own"},
             {ERR_INVALID, "\"norm\": expected a weight of its own below 9, found number 9"},
