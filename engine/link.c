@@ -53,6 +53,23 @@ static void news_free(struct link_news *n)
     buf_free(&n->last);
 }
 
+/* A gateway numbers its requests one after the other: their low bits spread well. */
+static uint32_t *bucket_of(eng_link *l, const struct link_conn *c, uint64_t request)
+{
+    return &l->buckets[(request ^ (uintptr_t)c >> 6) & l->mask];
+}
+
+void link_slot_orphan(eng_link *l, struct link_slot *s)
+{
+    if (!s->conn)
+        return;
+    uint32_t *p = bucket_of(l, s->conn, s->request);
+    while (&l->slots[*p] != s)
+        p = &l->slots[*p].next_free;
+    *p = s->next_free;
+    s->conn = NULL;
+}
+
 struct link_slot *link_slot_take(eng_link *l, struct link_conn *c, uint64_t request)
 {
     if (l->free_head == LINK_NONE)
@@ -61,6 +78,9 @@ struct link_slot *link_slot_take(eng_link *l, struct link_conn *c, uint64_t requ
     l->free_head = s->next_free;
     s->conn = c;
     s->request = request;
+    uint32_t *head = bucket_of(l, c, request);
+    s->next_free = *head;
+    *head = (uint32_t)(s - l->slots);
     s->paused_by_gateway = s->paused_by_conn = false;
     pthread_mutex_lock(&l->lock);
     news_clear(&s->news);
@@ -76,14 +96,14 @@ void link_slot_give(eng_link *l, struct link_slot *s)
     s->id = 0;
     l->live--;
     pthread_mutex_unlock(&l->lock);
-    s->conn = NULL;
+    link_slot_orphan(l, s);
     s->next_free = l->free_head;
     l->free_head = (uint32_t)(s - l->slots);
 }
 
 struct link_slot *link_slot_find(eng_link *l, const struct link_conn *c, uint64_t request)
 {
-    for (uint32_t i = 0; i < l->c.requests_max; i++)
+    for (uint32_t i = *bucket_of(l, c, request); i != LINK_NONE; i = l->slots[i].next_free)
         if (l->slots[i].conn == c && l->slots[i].request == request)
             return &l->slots[i];
     return NULL;
@@ -175,7 +195,7 @@ static void tell(eng_link *l)
         if (s->conn && !s->conn->dead)
             link_conn_news(l, s->conn, s, n);
         if (n->overflow && !n->done) {
-            s->conn = NULL; /* the gateway was told that it failed */
+            link_slot_orphan(l, s); /* the gateway was told that it failed */
             l->ops.cancel(l->ops.engine, s->id);
         }
         if (n->done)
@@ -317,10 +337,15 @@ int eng_link_open(eng_link **out, const struct eng_link_config *c, struct err *e
     news_init(&l->scratch);
     l->slots = calloc(c->requests_max, sizeof *l->slots);
     l->conns = calloc(c->connections_max, sizeof(struct link_conn *));
-    if (!l->slots || !l->conns) {
+    l->mask = 63;
+    while (l->mask < c->requests_max)
+        l->mask = 2 * l->mask + 1;
+    l->buckets = malloc(((size_t)l->mask + 1) * sizeof *l->buckets);
+    if (!l->slots || !l->conns || !l->buckets) {
         rc = err_set(e, ERR_NOMEM, "link: %u requests", c->requests_max);
         goto out;
     }
+    memset(l->buckets, 0xff, ((size_t)l->mask + 1) * sizeof *l->buckets); /* LINK_NONE */
     for (uint32_t i = 0; i < c->requests_max; i++) {
         news_init(&l->slots[i].news);
         l->slots[i].next_free = i + 1 < c->requests_max ? i + 1 : LINK_NONE;
@@ -406,6 +431,7 @@ void eng_link_close(eng_link *l)
     for (uint32_t i = 0; l->slots && i < l->c.requests_max; i++)
         news_free(&l->slots[i].news);
     free(l->slots);
+    free(l->buckets);
     free(l->conns);
     news_free(&l->scratch);
     buf_free(&l->hello);

@@ -43,7 +43,7 @@ void link_conn_free(eng_link *l, struct link_conn *c)
 {
     for (uint32_t i = 0; i < l->c.requests_max; i++)
         if (l->slots[i].conn == c) {
-            l->slots[i].conn = NULL; /* given back when its DONE comes */
+            link_slot_orphan(l, &l->slots[i]); /* given back when its DONE comes */
             l->ops.cancel(l->ops.engine, l->slots[i].id);
         }
     close(c->fd);

@@ -24,7 +24,7 @@ struct link_slot {
     struct link_conn *conn;       /* the rest: the link thread's. NULL: orphan, waits for its DONE */
     uint64_t request;
     bool paused_by_gateway, paused_by_conn;
-    uint32_t next_free;
+    uint32_t next_free;           /* or, while taken, the next one in its bucket */
 };
 struct link_conn {
     int fd;
@@ -46,7 +46,8 @@ struct eng_link {
     pthread_t thread;
     bool thread_on, stopping;     /* stopping: with the lock held */
     pthread_mutex_t lock;
-    struct link_slot *slots; uint32_t free_head, dirty_head, dirty_tail; /* dirty: with the lock held */
+    struct link_slot *slots; uint32_t *buckets, mask; /* taken slots by (conn, request); an orphan is in none */
+    uint32_t free_head, dirty_head, dirty_tail; /* dirty: with the lock held */
     uint64_t generation;
     uint32_t live;                /* with the lock held */
     size_t unsent;                /* with the lock held: of all connections, as of the last turn */
@@ -58,6 +59,7 @@ enum { LINK_NONE = UINT32_MAX };
 /* link.c */
 struct link_slot *link_slot_take(eng_link *l, struct link_conn *c, uint64_t request); /* NULL: none is free */
 void link_slot_give(eng_link *l, struct link_slot *s);
+void link_slot_orphan(eng_link *l, struct link_slot *s); /* its connection is gone */
 struct link_slot *link_slot_find(eng_link *l, const struct link_conn *c, uint64_t request);
 
 /* link_conn.c: c->dead is set when the connection is done for */
