@@ -11,10 +11,27 @@ const struct cli_flag cli_link_flags[] = {
 };
 const size_t cli_n_link_flags = sizeof cli_link_flags / sizeof *cli_link_flags;
 
-void cli_engine_tables(struct cli_engine_conf *c, struct cli_flags tables[4])
+const struct cli_flag cli_mock_flags[] = {
+    {{"mock", CONF_STR, AT(mock.text), 0, 0, NULL}, NULL, "TEXT", "no model: answer everything with this text ({ns}: the time), for load tests"},
+    {{"mock-rate", CONF_INT, AT(mock.rate), 0, 1000000, NULL}, NULL, "N", "tokens a second for each request (default 0: as fast as possible)"},
+    {{"mock-together", CONF_BOOL, AT(mock.together), 0, 0, NULL}, NULL, NULL, "all requests emit at the same instants, not each at its own"},
+};
+const size_t cli_n_mock_flags = sizeof cli_mock_flags / sizeof *cli_mock_flags;
+
+int cli_mock_check(const struct cli_mock *m, const struct cli_engine *f, struct err *e)
+{
+    if (m->text && f->model)
+        return err_set(e, ERR_INVALID, "--mock: expected no model (-m) beside it");
+    if (!m->text && (m->rate || m->together))
+        return err_set(e, ERR_INVALID, "--mock-rate, --mock-together: expected a --mock TEXT beside them");
+    return ERR_OK;
+}
+
+void cli_engine_tables(struct cli_engine_conf *c, struct cli_flags tables[5])
 {
     tables[0] = (struct cli_flags){cli_service_flags, cli_n_service_flags, &c->service};
     tables[1] = (struct cli_flags){cli_engine_flags, cli_n_engine_flags, &c->engine};
     tables[2] = (struct cli_flags){cli_link_flags, cli_n_link_flags, c};
-    tables[3] = (struct cli_flags){0};
+    tables[3] = (struct cli_flags){cli_mock_flags, cli_n_mock_flags, c};
+    tables[4] = (struct cli_flags){0};
 }

@@ -134,7 +134,7 @@ static int write_file(const char *path, struct buf *b, struct err *e)
 
 static int write_engine_conf(struct server *s, struct err *e)
 {
-    struct cli_flags tables[4];
+    struct cli_flags tables[5];
     struct buf b;
     char address[PATH_BYTES + 32];
     snprintf(address, sizeof address, "unix:%s/%s", s->run, CLI_STATE_SOCKET);
@@ -185,7 +185,7 @@ static void announce(struct server *s)
     bool six = strchr(host, ':') && host[0] != '[';
     char url[512];
     snprintf(url, sizeof url, six ? "http%s://[%s]:%u" : "http%s://%s:%u", f->no_tls ? "" : "s", host, s->port);
-    printf("# listening on %s, model %s\n", url, s->engine_conf.engine.model);
+    printf("# listening on %s, model %s\n", url, s->engine_conf.mock.text ? "a mock" : s->engine_conf.engine.model);
     if (f->keys)
         printf("# keys: %s\n", f->keys);
     printf("export OPENAI_BASE_URL=%s/v1\n", url);
@@ -309,7 +309,8 @@ static int serve(struct server *s, struct err *e)
         return err_set(e, ERR_INVALID, "--tls-cert and --tls-key: expected both or neither");
     if (s->f.no_tls && s->f.tls_cert)
         return err_set(e, ERR_INVALID, "--no-tls: expected no --tls-cert beside it");
-    if ((rc = cli_engine_config(&s->engine_conf.engine, &ec, e)) || (rc = cli_signals_open(e)))
+    const struct cli_engine_conf *ce = &s->engine_conf;
+    if ((rc = cli_mock_check(&ce->mock, &ce->engine, e)) || (!ce->mock.text && (rc = cli_engine_config(&ce->engine, &ec, e))) || (rc = cli_signals_open(e)))
         return rc;
     cli_signals_ready();
     if ((rc = make_dirs(s, e)) || (rc = write_engine_conf(s, e)) || (rc = write_gateway_conf(s, e)))
@@ -324,10 +325,11 @@ int verb_serve(int argc, char **argv)
     static struct server s = {.f = {.service = CLI_SERVICE_DEFAULTS, .host = "127.0.0.1", .port = 8443}, .engine_conf = CLI_ENGINE_CONF_DEFAULTS,
                               .lock = -1, .engine = {.verb = "engine", .ready_fd = -1}, .gateway = {.verb = "gateway", .ready_fd = -1}};
     const struct cli_flags tables[] = {{cli_service_flags, cli_n_service_flags, &s.f.service}, {flags, sizeof flags / sizeof *flags, &s.f},
-                                       {cli_engine_flags, cli_n_engine_flags, &s.engine_conf.engine}, {0}};
+                                       {cli_engine_flags, cli_n_engine_flags, &s.engine_conf.engine},
+                                       {cli_mock_flags, cli_n_mock_flags, &s.engine_conf}, {0}};
     struct err e = {0};
     arena_init(&s.mem, 16u << 20);
-    int rc = cli_service_read(argc, argv, "serve", "-m MODEL [--port N] ...", tables, &s.mem);
+    int rc = cli_service_read(argc, argv, "serve", "-m MODEL | --mock TEXT [--port N] ...", tables, &s.mem);
     if (rc == CLI_OK) {
         s.port = (unsigned)s.f.port;
         s.engine.config = s.engine_path;

@@ -47,7 +47,7 @@ START_TEST(files)
     struct arena a;
     struct cli_engine_conf c = CLI_ENGINE_CONF_DEFAULTS;
     const struct cli_engine_conf def = CLI_ENGINE_CONF_DEFAULTS;
-    struct cli_flags t[4];
+    struct cli_flags t[5];
     struct gw_config g;
     arena_init(&a, 1 << 20);
     cli_engine_tables(&c, t);
@@ -73,7 +73,7 @@ END_TEST
 
 static int read_args(struct cli_engine_conf *c, struct arena *a, char **argv)
 {
-    struct cli_flags t[4];
+    struct cli_flags t[5];
     int argc = 0;
     while (argv[argc])
         argc++;
@@ -95,7 +95,7 @@ START_TEST(flags)
               c.service.log_json && !log_on(LOG_INFO) && log_on(LOG_WARN));
 
     struct cli_engine_conf again = CLI_ENGINE_CONF_DEFAULTS;
-    struct cli_flags t[4];
+    struct cli_flags t[5];
     struct buf b;
     struct err e = {0};
     buf_init(&b, 1 << 16);
