@@ -92,6 +92,8 @@ demo:
 	@sh scripts/deps.sh run
 	@$(MAKE) --no-print-directory build/sluice
 	@sh scripts/demo.sh
+$(B)/bench/load: $(patsubst %.c,$(B)/%.o,$(wildcard bench/load*.c)) $(LIB)
+	$(COMPILE) $(LINK) -o $@ $^ $(LDLIBS)
 $(B)/bench/%: $(B)/bench/%.o $(LIB)
 	$(COMPILE) $(LINK) -o $@ $^ $(LDLIBS)
 bench: all
