@@ -41,9 +41,11 @@ METHOD(copy_dict)
 
 static bool position(struct jrun *r, const jv *av, size_t *n, size_t *at)
 {
-    const struct jlist *l = av[0].u.l;
+    struct jlist *l;
     *n = 0;
     *at = SIZE_MAX;
+    if (!j_iter(r, av[0], &l))
+        return false;
     for (size_t i = 0; i < l->n; i++) {
         bool same;
         if (!j_equal(r, l->v[i], av[1], &same))
@@ -163,6 +165,7 @@ static const struct jbuiltin methods[] = {
     {"insert", m_insert, "index,object", 2, J_LIST, true}, {"pop", m_pop, "index", 0, J_LIST, true},
     {"clear", NULL, "", 0, J_LIST, true}, {"remove", NULL, "", 0, J_LIST, true}, {"reverse", NULL, "", 0, J_LIST, true}, {"sort", NULL, "", 0, J_LIST, true},
     {"count", m_count, "value", 1, J_TUPLE, false}, {"index", m_index, "value", 1, J_TUPLE, false},
+    {"count", m_count, "value", 1, J_RANGE, false}, {"index", m_index, "value", 1, J_RANGE, false},
     {"next", m_next, "", 0, J_CYCLER, false}, {"reset", m_reset, "", 0, J_CYCLER, false},
 };
 

@@ -135,15 +135,16 @@ static bool run_loop(struct jrun *r, const struct jnode *n, jv items, unsigned d
     if (!lo)
         return false;
     *lo = (struct jloop){.l = l, .depth = depth, .node = n, .scope = keep};
-    bool ok = true;
-    size_t rounds = l->n; /* a list that grows meanwhile does not prolong it */
+    bool ok = true, through = false; /* a round came to its end: without one, else runs, break and continue notwithstanding */
+    size_t rounds = l->n;            /* a list that grows meanwhile does not prolong it */
     for (; ok && lo->i < rounds && lo->i < l->n && r->flow != FLOW_BREAK; lo->i++) {
         r->flow = FLOW_ON;
         ok = round_of(r, n, lo);
+        through |= r->flow == FLOW_ON;
     }
     r->flow = FLOW_ON;
     r->scope = keep;
-    if (ok && !rounds && n->n > 1) {
+    if (ok && !through && n->n > 1) {
         r->scope = new_scope(r, keep);
         ok = r->scope && j_exec(r, n->v[1]);
         r->scope = keep;
@@ -257,7 +258,7 @@ static bool bind(struct jrun *r, const struct jmacro *m, struct jscope *s, const
         struct jstr *key = j_text(r, a->name, a->len, true);
         if (i < n->n && i < args->n)
             return j_fail(r, ERR_FORMAT, "argument \"%.*s\" is given twice", (int)(a->len > 60 ? 60 : a->len), a->name);
-        if (i == n->n && a->len == 6 && !memcmp(a->name, "caller", 6))
+        if (i == n->n && a->len == 6 && !memcmp(a->name, "caller", 6) && (n->op & USES_CALLER))
             ok = j_set_var(r, s, r->t->id_caller, a->v);
         else
             ok = i < n->n ? j_set_var(r, s, n->v[i]->name, a->v) : key && j_dict_set(r, kw, (jv){.t = J_STR, .u.s = key}, a->v);

@@ -11,7 +11,12 @@
 static bool yes(jv v) { return v.t != J_ABSENT && j_truth(v); }
 static bool text_of(struct jrun *r, jv v, struct jstr **s) { return j_to_str(r, v, s); }
 
-static bool given_int(jv v) { return v.t != J_ABSENT && v.t != J_NONE; }
+bool j_want_text(struct jrun *r, jv v, const char *filter)
+{
+    if (v.t == J_STR)
+        return true;
+    return v.t == J_UNDEF ? j_undefined(r, v) : j_fail(r, ERR_FORMAT, "%s: expected a str, found a %s", filter, j_type_name(v));
+}
 
 /* A whole text that is a real number. */
 static bool real_of(const struct jstr *s, double *out)
@@ -58,8 +63,8 @@ FILTER(from_json)
     (void)raw;
     if (r->t->lim.frozen)
         return j_fail(r, ERR_FORMAT, "there is no filter \"from_json\"");
-    if (av[0].t != J_STR)
-        return av[0].t == J_UNDEF ? j_undefined(r, av[0]) : j_fail(r, ERR_FORMAT, "from_json: expected a str, found a %s", j_type_name(av[0]));
+    if (!j_want_text(r, av[0], "from_json"))
+        return false;
     struct jstr *s = av[0].u.s;
     if (!j_charge(r, s->n / 16))
         return false;
@@ -102,35 +107,6 @@ FILTER(upper) { (void)raw; return cased(r, av[0], CASE_UPPER, out); }
 FILTER(lower) { (void)raw; return cased(r, av[0], CASE_LOWER, out); }
 FILTER(capitalize) { (void)raw; return cased(r, av[0], CASE_CAPITALIZE, out); }
 
-/* Words start after white space, hyphens and opening brackets; an apostrophe starts none. */
-FILTER(title)
-{
-    struct jstr *s;
-    struct jout o = {0};
-    bool start = true;
-    (void)raw;
-    if (!text_of(r, av[0], &s))
-        return false;
-    for (size_t i = 0, n; i < s->n; i += n) {
-        jv part;
-        n = j_cp_len(s->s + i, s->n - i);
-        if (j_space_at(s->s, s->n, i) || strchr("-([{<", s->s[i])) {
-            start = true;
-            if (!j_sub(r, s, i, n, &part) || !j_put_text(r, &o, part.u.s))
-                return false;
-            continue;
-        }
-        if (!start) { /* the rest of the word at once, so that its end is known */
-            while (i + n < s->n && !j_space_at(s->s, s->n, i + n) && !strchr("-([{<", s->s[i + n]))
-                n += j_cp_len(s->s + i + n, s->n - i - n);
-        }
-        if (!j_sub(r, s, i, n, &part) || !j_case(r, part.u.s, start ? CASE_UPPER : CASE_LOWER, &part) || !j_put_text(r, &o, part.u.s))
-            return false;
-        start = false;
-    }
-    return j_taken(r, &o, out);
-}
-
 FILTER(replace)
 {
     struct jstr *s, *from, *to;
@@ -147,8 +123,9 @@ FILTER(indent)
     jv pad, line;
     int64_t width = 4;
     (void)raw;
-    if (!text_of(r, av[0], &s))
+    if (!j_want_text(r, av[0], "indent"))
         return false;
+    s = av[0].u.s;
     if (av[1].t == J_STR) {
         by = av[1].u.s;
     } else {
@@ -228,106 +205,6 @@ FILTER(center)
     return text_of(r, av[0], &s) && (av[1].t == J_ABSENT || j_to_index(r, av[1], &width)) && j_pad(r, s, width, " ", 'c', out);
 }
 
-FILTER(truncate)
-{
-    struct jstr *s, *end;
-    int64_t length = 255, leeway = 5;
-    jv head, tail = av[3];
-    (void)raw;
-    if (!text_of(r, av[0], &s) || (av[1].t != J_ABSENT && !j_to_index(r, av[1], &length)) || (given_int(av[4]) && !j_to_index(r, av[4], &leeway)) ||
-        (tail.t == J_ABSENT && !j_lit(r, "...", &tail)) || !text_of(r, tail, &end))
-        return false;
-    int64_t n = (int64_t)j_cps(s), keep = length - (int64_t)j_cps(end);
-    if (keep < 0 || leeway < 0)
-        return j_fail(r, ERR_FORMAT, "truncate: expected a length that holds its end mark");
-    *out = (jv){.t = J_STR, .u.s = s};
-    if (n <= length + leeway)
-        return true;
-    if (!j_slice(r, *out, j_none(), j_int(keep), j_none(), &head))
-        return false;
-    if (!yes(av[2])) { /* back to the last space */
-        size_t k = j_rfind(head.u.s->s, head.u.s->n, " ", 1);
-        if (k != SIZE_MAX && !j_sub(r, head.u.s, 0, k, &head))
-            return false;
-    }
-    return j_cat(r, head.u.s, end, out);
-}
-
-FILTER(wordcount)
-{
-    struct jstr *s;
-    int64_t n = 0;
-    bool word = false;
-    (void)raw;
-    if (!text_of(r, av[0], &s))
-        return false;
-    for (size_t i = 0; i < s->n; i += j_cp_len(s->s + i, s->n - i)) {
-        jv c, is;
-        struct jargs none = {0};
-        if (!j_sub(r, s, i, j_cp_len(s->s + i, s->n - i), &c) ||
-            !(s->s[i] == '_' ? (is = j_bool(true), true) : j_call_builtin(r, j_method(J_STR, "isalnum", 7), c, &none, &is)))
-            return false;
-        n += is.u.b && !word;
-        word = is.u.b;
-    }
-    *out = j_int(n);
-    return true;
-}
-
-/* Lines of at most `width` characters, broken at spaces; longer words are cut if break_long_words. */
-FILTER(wordwrap)
-{
-    struct jstr *s;
-    struct jout o = {0};
-    int64_t width = 79, col = 0;
-    bool cut = av[2].t == J_ABSENT || j_truth(av[2]);
-    (void)raw;
-    if (!text_of(r, av[0], &s) || (av[1].t != J_ABSENT && !j_to_index(r, av[1], &width)))
-        return false;
-    if (width < 1)
-        return j_fail(r, ERR_FORMAT, "wordwrap: expected a positive width");
-    for (size_t i = 0; i < s->n;) {
-        size_t gap = 0, n = 0;
-        jv space, word;
-        if (s->s[i] == '\n') {
-            if (!j_put(r, &o, "\n", 1, j_all_trusted(s)))
-                return false;
-            col = 0;
-            i++;
-            continue;
-        }
-        while (i + gap < s->n && s->s[i + gap] == ' ')
-            gap++;
-        while (i + gap + n < s->n && s->s[i + gap + n] != ' ' && s->s[i + gap + n] != '\n')
-            n++;
-        if (!j_charge(r, 1) || !j_sub(r, s, i, gap, &space) || !j_sub(r, s, i + gap, n, &word))
-            return false;
-        i += gap + n;
-        int64_t len = (int64_t)j_cps(word.u.s);
-        if (col + (int64_t)gap + len <= width || !col) {
-            if (len && !j_put_text(r, &o, space.u.s))
-                return false;
-            col += len ? (int64_t)gap : 0;
-        } else if (len) {
-            if (!j_put(r, &o, "\n", 1, true))
-                return false;
-            col = 0;
-        }
-        while (cut && len > width - col) {
-            jv head;
-            if (!j_charge(r, 1) || !j_slice(r, word, j_none(), j_int(width - col), j_none(), &head) || !j_put_text(r, &o, head.u.s) ||
-                !j_put(r, &o, "\n", 1, true) || !j_slice(r, word, j_int(width - col), j_none(), j_none(), &word))
-                return false;
-            len -= width - col;
-            col = 0;
-        }
-        if (!j_put_text(r, &o, word.u.s))
-            return false;
-        col += len;
-    }
-    return j_taken(r, &o, out);
-}
-
 FILTER(urlencode)
 {
     struct jstr *s;
@@ -344,37 +221,6 @@ FILTER(urlencode)
         bool keep = (c >= '0' && c <= '9') || ((c | 32) >= 'a' && (c | 32) <= 'z') || (c && strchr("/_.-~", c));
         if (!j_put(r, &o, keep ? s->s + i : hex, keep ? 1 : 3, trusted))
             return false;
-    }
-    return j_charge(r, s->n / 16) && j_taken(r, &o, out);
-}
-
-/* Tags and comments out, runs of white space to one space. */
-FILTER(striptags)
-{
-    struct jstr *s;
-    struct jout o = {0};
-    bool space = false;
-    (void)raw;
-    if (!text_of(r, av[0], &s))
-        return false;
-    for (size_t i = 0, n; i < s->n; i += n) {
-        jv c;
-        n = j_cp_len(s->s + i, s->n - i);
-        if (s->s[i] == '<') {
-            bool comment = s->n - i >= 4 && !memcmp(s->s + i, "<!--", 4);
-            size_t k = j_find(s->s + i, s->n - i, comment ? "-->" : ">", comment ? 3 : 1);
-            if (k != SIZE_MAX) {
-                n = k + (comment ? 3 : 1);
-                continue;
-            }
-        }
-        if (j_space_at(s->s, s->n, i)) {
-            space = true;
-            continue;
-        }
-        if ((space && o.n && !j_put(r, &o, " ", 1, true)) || !j_sub(r, s, i, n, &c) || !j_put_text(r, &o, c.u.s))
-            return false;
-        space = false;
     }
     return j_charge(r, s->n / 16) && j_taken(r, &o, out);
 }
@@ -499,7 +345,7 @@ FILTER(round_)
     if (ceil_ || floor_) {
         *out = j_float((ceil_ ? ceil(f * scale) : floor(f * scale)) / scale);
     } else if (av[0].t != J_FLOAT && digits >= 0) {
-        *out = av[0]; /* an integer stays one */
+        *out = av[0].t == J_BOOL ? j_int(av[0].u.b) : av[0]; /* an integer stays one */
         return true;
     } else if (digits >= 0) { /* exact: half to even on the value's true digits */
         snprintf(text, sizeof text, "%.*f", (int)digits, f);
@@ -539,11 +385,10 @@ FILTER(attr)
 static const struct jbuiltin filters[] = {
     ROW("tojson", tojson, "ensure_ascii,indent,separators,sort_keys", 0), ROW("from_json", from_json, "", 0), ROW("string", string, "", 0),
     ROW("length", length, "", 0), ROW("count", length, "", 0), ROW("trim", trim, "chars", 0), ROW("upper", upper, "", 0), ROW("lower", lower, "", 0),
-    ROW("capitalize", capitalize, "", 0), ROW("title", title, "", 0), ROW("replace", replace, "old,new,count", 2),
+    ROW("capitalize", capitalize, "", 0), ROW("replace", replace, "old,new,count", 2),
     ROW("indent", indent, "width,first,blank", 0), ROW("safe", safe, "", 0), ROW("escape", escape, "", 0), ROW("e", escape, "", 0),
     ROW("forceescape", forceescape, "", 0), ROW("format", format, "*", 0), ROW("center", center, "width", 0),
-    ROW("truncate", truncate, "length,killwords,end,leeway", 0), ROW("wordcount", wordcount, "", 0), ROW("wordwrap", wordwrap, "width,break_long_words", 0),
-    ROW("urlencode", urlencode, "", 0), ROW("striptags", striptags, "", 0), ROW("pprint", pprint, "", 0), ROW("int", int_, "default,base", 0),
+        ROW("urlencode", urlencode, "", 0), ROW("pprint", pprint, "", 0), ROW("int", int_, "default,base", 0),
     ROW("float", float_, "default", 0), ROW("abs", abs_, "", 0), ROW("round", round_, "precision,method", 0),
     ROW("default", default_, "default_value,boolean", 0), ROW("d", default_, "default_value,boolean", 0), ROW("attr", attr, "name", 1),
 };
@@ -551,5 +396,6 @@ static const struct jbuiltin filters[] = {
 const struct jbuiltin *j_filter(const char *s, size_t n)
 {
     const struct jbuiltin *f = j_in_table(filters, sizeof filters / sizeof *filters, s, n);
-    return f ? f : j_in_table(j_seq_filters, j_n_seq_filters, s, n);
+    f = f ? f : j_in_table(j_seq_filters, j_n_seq_filters, s, n);
+    return f ? f : j_in_table(j_word_filters, j_n_word_filters, s, n);
 }

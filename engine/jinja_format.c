@@ -269,7 +269,7 @@ bool j_percent(struct jrun *r, struct jstr *f, jv args, jv *out)
         if ((!key && !next_arg(r, &a, &v)) || !j_any_plain(r, v, &plain) || (f->safe && type == 's' && !j_escape(r, v, &v)) || !convert(r, &o, type, v, &p))
             return false;
     }
-    if (!a.mapping && a.at < a.l->n && (args.t == J_TUPLE || args.t != J_LIST))
+    if (a.at < a.l->n && args.t != J_DICT && args.t != J_LIST && args.t != J_RANGE && args.t != J_UNDEF)
         return j_fail(r, ERR_FORMAT, "%%: more values than the format asks for");
     return settle(r, &o, plain || !j_all_trusted(f), f->safe, out);
 }

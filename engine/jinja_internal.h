@@ -60,7 +60,7 @@ enum j_kind {
 };
 enum j_op { OP_ADD, OP_SUB, OP_MUL, OP_DIV, OP_FLOORDIV, OP_MOD, OP_POW, OP_EQ, OP_NE, OP_LT, OP_LE, OP_GT, OP_GE, OP_IN, OP_NOT_IN };
 
-enum { USES_VARARGS = 1, USES_KWARGS = 2 };
+enum { USES_VARARGS = 1, USES_KWARGS = 2, USES_CALLER = 4 };
 struct jkw { const char *name; size_t len; uint32_t id; struct jnode *v; };
 struct jnode {
     uint8_t kind, op;       /* op: j_op; FOR: recursive; MACRO: USES_ */
@@ -262,6 +262,7 @@ const struct jbuiltin *j_test(const char *s, size_t n);
 const struct jbuiltin *j_global(const char *s, size_t n);
 const struct jbuiltin *j_method(uint8_t type, const char *s, size_t n);
 const struct jbuiltin *j_in_table(const struct jbuiltin *t, size_t rows, const char *s, size_t n);
-extern const struct jbuiltin j_seq_filters[], j_str_methods[];
-extern const size_t j_n_seq_filters, j_n_str_methods;
+extern const struct jbuiltin j_seq_filters[], j_word_filters[], j_str_methods[];
+extern const size_t j_n_seq_filters, j_n_word_filters, j_n_str_methods;
+bool j_want_text(struct jrun *r, jv v, const char *filter); /* false after j_fail unless v is a str */
 #endif

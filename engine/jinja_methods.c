@@ -108,7 +108,7 @@ static bool split_space(struct jrun *r, struct jstr *s, int64_t max, struct jlis
         if (i >= s->n)
             return true;
         if (max == 0)
-            return push_part(r, l, s, i, max == 0 ? j_rstrip_len(s->s, s->n) : s->n);
+            return push_part(r, l, s, i, s->n);
         size_t from = i;
         while (i < s->n && !j_space_at(s->s, s->n, i))
             i += j_cp_len(s->s + i, s->n - i);
@@ -136,8 +136,7 @@ static bool rsplit_space(struct jrun *r, struct jstr *s, int64_t max, struct jli
             break;
         size_t from = end;
         if (max == 0) {
-            for (from = 0; j_space_at(s->s, end, from);)
-                from += j_space_at(s->s, end, from);
+            from = 0;
         } else {
             while (from > 0) {
                 size_t i = from - 1;

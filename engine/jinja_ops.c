@@ -85,6 +85,8 @@ static bool repeat(struct jrun *r, jv v, jv times, jv *out)
 bool j_binary(struct jrun *r, enum j_op op, jv a, jv b, jv *out)
 {
     static const char *const signs[] = {"+", "-", "*", "/", "//", "%", "**"};
+    if (op == OP_MOD && a.t == J_STR)
+        return j_percent(r, a.u.s, b, out);
     if (a.t == J_UNDEF || b.t == J_UNDEF)
         return j_undefined(r, a.t == J_UNDEF ? a : b);
     if (j_is_num(a) && j_is_num(b))
@@ -96,8 +98,6 @@ bool j_binary(struct jrun *r, enum j_op op, jv a, jv b, jv *out)
     bool seq_a = a.t == J_STR || a.t == J_LIST || a.t == J_TUPLE, seq_b = b.t == J_STR || b.t == J_LIST || b.t == J_TUPLE;
     if (op == OP_MUL && ((seq_a && j_is_int(b)) || (seq_b && j_is_int(a))))
         return repeat(r, seq_a ? a : b, seq_a ? b : a, out);
-    if (op == OP_MOD && a.t == J_STR)
-        return j_percent(r, a.u.s, b, out);
     return j_fail(r, ERR_FORMAT, "%s between a %s and a %s", signs[op], j_type_name(a), j_type_name(b));
 }
 
@@ -380,14 +380,23 @@ bool j_slice(struct jrun *r, jv v, jv from, jv to, jv step, jv *out)
     struct jlist *all, *l;
     if (v.t == J_UNDEF)
         return j_undefined(r, v);
-    if (v.t != J_STR && v.t != J_LIST && v.t != J_TUPLE && v.t != J_RANGE) {
-        *out = undefined_of(v, J_NO_ITEM, "", 0);
-        return true;
-    }
+    if (v.t != J_STR && v.t != J_LIST && v.t != J_TUPLE && v.t != J_RANGE)
+        return j_fail(r, ERR_FORMAT, "a slice of a %s", j_type_name(v));
     if (!j_len(r, v, &n) || !bounds(r, n, from, to, step, &a, &b, &s))
         return false;
     if (v.t == J_STR)
         return slice_str(r, v.u.s, a, b, s, out);
+    if (v.t == J_RANGE) {
+        const struct jrange *x = v.u.r;
+        struct jrange *y = j_alloc(r, 1, sizeof *y);
+        if (!y)
+            return false;
+        s = s > (int64_t)n ? (int64_t)n + 1 : s < -(int64_t)n ? -(int64_t)n - 1 : s; /* beyond the length all steps are one step */
+        int64_t count = s > 0 ? (b - a + s - 1) / s : (a - b - s - 1) / -s;
+        *y = (struct jrange){x->start + a * x->step, x->start + b * x->step, x->step * s, count > 0 ? (size_t)count : 0};
+        *out = (jv){.t = J_RANGE, .u.r = y};
+        return true;
+    }
     if (!j_iter(r, v, &all) || !(l = j_list(r, 0)))
         return false;
     for (int64_t i = a; s > 0 ? i < b : i > b; i += s) {
@@ -396,6 +405,6 @@ bool j_slice(struct jrun *r, jv v, jv from, jv to, jv step, jv *out)
         if (s > 0 ? i > INT64_MAX - s : i < INT64_MIN - s)
             break;
     }
-    *out = (jv){.t = v.t == J_RANGE ? J_LIST : v.t, .u.l = l};
+    *out = (jv){.t = v.t, .u.l = l};
     return true;
 }

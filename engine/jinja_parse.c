@@ -115,7 +115,8 @@ static struct jnode *name_node(struct jparse *p, enum j_kind kind)
         return NULL;
     if ((n->name = j_name_id(p->t, p->cur.s, p->cur.n)) == UINT32_MAX)
         return fail(p, ERR_LIMIT, "the template is too large");
-    p->uses |= (uint8_t)((n->name == p->t->id_varargs ? USES_VARARGS : 0) | (n->name == p->t->id_kwargs ? USES_KWARGS : 0));
+    p->uses |= (uint8_t)((n->name == p->t->id_varargs ? USES_VARARGS : 0) | (n->name == p->t->id_kwargs ? USES_KWARGS : 0) |
+                         (n->name == p->t->id_caller ? USES_CALLER : 0));
     return j_advance(p) ? n : NULL;
 }
 

@@ -172,36 +172,42 @@ static bool merge_sort(struct jrun *r, struct keyed *v, struct keyed *tmp, size_
     return true;
 }
 
-/* By one path, or by several with commas between them. */
+/* By one path, or by several with commas between them: a list of keys, so that two undefined ones count as equal. */
 static bool sort_key(struct jrun *r, jv x, jv path, bool case_sensitive, jv *out)
 {
-    if (path.t != J_STR || !memchr(path.u.s->s, ',', path.u.s->n))
-        return by_path(r, x, path, out) && folded(r, *out, case_sensitive, out);
-    struct jlist *l = j_list(r, 2);
-    for (size_t i = 0; l && i <= path.u.s->n;) {
-        size_t n = 0;
-        jv part, key;
-        while (i + n < path.u.s->n && path.u.s->s[i + n] != ',')
-            n++;
-        if (!j_sub(r, path.u.s, i, n, &part) || !by_path(r, x, part, &key) || !folded(r, key, case_sensitive, &key) || !j_append(r, l, key))
-            return false;
-        i += n + 1;
-    }
+    struct jlist *l = j_list(r, 1);
+    size_t i = 0, n = 0;
     *out = j_wrap_list(l);
-    return l != NULL;
+    for (; l; i += n + 1) {
+        jv part = path, key;
+        if (path.t == J_STR) {
+            const char *comma = memchr(path.u.s->s + i, ',', path.u.s->n - i);
+            n = comma ? (size_t)(comma - path.u.s->s) - i : path.u.s->n - i;
+            if (!j_sub(r, path.u.s, i, n, &part))
+                return false;
+        }
+        if (!by_path(r, x, part, &key) || !folded(r, key, case_sensitive, &key) || !j_append(r, l, key))
+            return false;
+        if (path.t != J_STR || i + n == path.u.s->n)
+            return true;
+    }
+    return false;
 }
 
-static bool sorted(struct jrun *r, struct jlist *l, jv path, bool case_sensitive, bool reverse, struct jlist **out, struct keyed **keys)
+struct order { jv path; bool case_sensitive, reverse, many /* commas in path separate several */; };
+
+static bool sorted(struct jrun *r, struct jlist *l, const struct order *by, struct jlist **out, struct keyed **keys)
 {
     struct keyed *v = j_alloc(r, l->n, sizeof *v), *tmp = v ? j_alloc(r, l->n, sizeof *tmp) : NULL;
     if (!tmp || !(*out = j_list(r, l->n)))
         return false;
     for (size_t i = 0; i < l->n; i++) {
         v[i].v = l->v[i];
-        if (!sort_key(r, l->v[i], path, case_sensitive, &v[i].key))
+        jv *key = &v[i].key;
+        if (!(by->many ? sort_key(r, l->v[i], by->path, by->case_sensitive, key) : by_path(r, l->v[i], by->path, key) && folded(r, *key, by->case_sensitive, key)))
             return false;
     }
-    if (!merge_sort(r, v, tmp, l->n, reverse))
+    if (!merge_sort(r, v, tmp, l->n, by->reverse))
         return false;
     for (size_t i = 0; i < l->n; i++)
         (*out)->v[(*out)->n++] = v[i].v;
@@ -214,7 +220,7 @@ FILTER(sort)
     struct jlist *l, *done;
     struct keyed *keys;
     (void)raw;
-    if (!j_iter(r, av[0], &l) || !sorted(r, l, av[3], yes(av[2]), yes(av[1]), &done, &keys))
+    if (!j_iter(r, av[0], &l) || !sorted(r, l, &(struct order){av[3], yes(av[2]), yes(av[1]), true}, &done, &keys))
         return false;
     *out = j_wrap_list(done);
     return true;
@@ -230,7 +236,8 @@ FILTER(dictsort)
         return av[0].t == J_UNDEF ? j_undefined(r, av[0]) : j_fail(r, ERR_FORMAT, "dictsort: expected a dict, found a %s", j_type_name(av[0]));
     if (av[2].t != J_ABSENT && !by_value && !(av[2].t == J_STR && av[2].u.s->n == 3 && !memcmp(av[2].u.s->s, "key", 3)))
         return j_fail(r, ERR_FORMAT, "dictsort: by is \"key\" or \"value\"");
-    if (!j_iter(r, (jv){.t = J_VIEW, .sub = J_ITEMS, .u.d = av[0].u.d}, &l) || !sorted(r, l, j_int(by_value), yes(av[1]), yes(av[3]), &done, &keys))
+    if (!j_iter(r, (jv){.t = J_VIEW, .sub = J_ITEMS, .u.d = av[0].u.d}, &l) ||
+        !sorted(r, l, &(struct order){j_int(by_value), yes(av[1]), yes(av[3]), false}, &done, &keys))
         return false;
     *out = j_wrap_list(done);
     return true;
@@ -261,7 +268,7 @@ FILTER(groupby)
     struct jlist *l, *done, *groups = j_list(r, 0);
     struct keyed *keys;
     (void)raw;
-    if (!groups || !j_iter(r, av[0], &l) || !sorted(r, l, av[1], yes(av[3]), false, &done, &keys))
+    if (!groups || !j_iter(r, av[0], &l) || !sorted(r, l, &(struct order){av[1], yes(av[3]), false, false}, &done, &keys))
         return false;
     for (size_t i = 0; i < done->n; i++) {
         bool same = false;
@@ -303,7 +310,7 @@ static bool choose(struct jrun *r, const jv *av, const struct jargs *raw, bool b
         rest.v = raw->v + skip + 1;
         rest.n = raw->n - skip - 1;
     }
-    if (!kept || !j_iter(r, av[0], &l))
+    if (!kept || (j_truth(av[0]) ? !j_iter(r, av[0], &l) : !(l = j_list(r, 0)))) /* none and 0 are empty here */
         return false;
     for (size_t i = 0; i < l->n; i++) {
         jv x = l->v[i];
@@ -347,7 +354,7 @@ FILTER(map)
         rest.v++;
         rest.n--;
     }
-    if (!j_iter(r, av[0], &l) || !(made = j_list(r, l->n)))
+    if ((j_truth(av[0]) ? !j_iter(r, av[0], &l) : !(l = j_list(r, 0))) || !(made = j_list(r, l->n)))
         return false;
     for (size_t i = 0, n = l->n; i < n; i++) {
         jv *to = &made->v[made->n++];

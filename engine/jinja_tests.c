@@ -37,7 +37,7 @@ TEST(is_string, x.t == J_STR)
 TEST(is_mapping, x.t == J_DICT)
 TEST(is_sequence, j_has_len(x) && x.t != J_VIEW)
 TEST(is_iterable, j_has_len(x) || x.t == J_ITER)
-TEST(is_callable, x.t == J_MACRO || x.t == J_FUNC || x.t == J_METHOD || x.t == J_LOOP || x.t == J_JOINER)
+TEST(is_callable, x.t == J_UNDEF /* it has a way to be called: one that fails */ || x.t == J_MACRO || x.t == J_FUNC || x.t == J_METHOD || x.t == J_LOOP || x.t == J_JOINER)
 TEST(is_escaped, x.t == J_STR && x.u.s->safe)
 TEST(is_filter, x.t == J_STR && j_filter(x.u.s->s, x.u.s->n))
 TEST(is_test, x.t == J_STR && j_test(x.u.s->s, x.u.s->n))
@@ -230,7 +230,9 @@ static bool strftime_now(struct jrun *r, const jv *av, const struct jargs *raw, 
             continue;
         }
         spec[1] = f->s[i + 1];
-        if (spec[1] == '-' && i + 2 < f->n && f->s[i + 2] && strchr("dmHIMSjyeUWuwY", f->s[i + 2])) {
+        if (spec[1] >= '1' && spec[1] <= '9')
+            return j_fail(r, ERR_FORMAT, "strftime_now: widths are not supported");
+        if (spec[1] && strchr("-_0^#", spec[1]) && i + 2 < f->n && f->s[i + 2] && strchr("aAbBdeHIjklmMpPSuUVwWyY", f->s[i + 2])) {
             spec[2] = f->s[i + 2];
             i++;
         } else if (!spec[1] || !strchr("aAbBcCdDeFgGhHIjklmMnpPrRsStTuUVwWxXyYzZ%", spec[1])) {

@@ -277,8 +277,9 @@ static bool iter_str(struct jrun *r, struct jstr *s, struct jlist *l)
 {
     for (size_t i = 0, k; i < s->n; i += k) {
         k = j_cp_len(s->s + i, s->n - i);
-        if (!j_sub(r, s, i, k, &l->v[l->n++]))
+        if (!j_sub(r, s, i, k, &l->v[l->n]))
             return false;
+        l->v[l->n++].u.s->safe = false;
     }
     return true;
 }
