@@ -1,14 +1,15 @@
-/* sluice verify MODEL: a model against stored reference results; also tokenizers against goldens. */
+/* sluice verify MODEL: a model against stored reference results; also tokenizers and chat templates against goldens. */
 #include <stdio.h>
 #include <string.h>
 
 #include "cli/cli.h"
 #include "cli/flags.h"
 #include "cli/verbs.h"
+#include "engine/template_verify.h"
 #include "engine/tok_verify.h"
 #include "engine/verify.h"
 
-struct verify_flags { const char *ref, *tokenizer, *golden; int64_t only; };
+struct verify_flags { const char *ref, *tokenizer, *golden, *tmpl, *cases; int64_t only; };
 static const char *const parts[] = {"all", "layers", "text", NULL};
 #define AT(f) offsetof(struct verify_flags, f)
 static const struct cli_flag flags[] = {
@@ -16,6 +17,8 @@ static const struct cli_flag flags[] = {
     {{"only", CONF_ENUM, AT(only), 0, 0, parts}, NULL, "WHAT", "layers or text"},
     {{"tokenizer", CONF_STR, AT(tokenizer), 0, 0, NULL}, NULL, "FILE", "check a tokenizer instead (with --golden)"},
     {{"golden", CONF_STR, AT(golden), 0, 0, NULL}, NULL, "FILE", "golden ids of the tokenizer"},
+    {{"template", CONF_STR, AT(tmpl), 0, 0, NULL}, NULL, "FILE", "check a chat template instead (with --cases)"},
+    {{"cases", CONF_STR, AT(cases), 0, 0, NULL}, NULL, "FILE", "golden renderings; without --template, cases with templates of their own"},
 };
 
 static int verify_model(const struct verify_flags *f, const struct eng_config *c, unsigned *passed, unsigned *failed, struct err *e)
@@ -43,7 +46,7 @@ int verb_verify(int argc, char **argv)
     struct eng_config c;
     unsigned passed = 0, failed = 0;
     arena_init(&a, 1u << 20);
-    int rc = cli_parse(argc, argv, "MODEL [--ref DIR] [flags], or --tokenizer FILE --golden FILE", tables, words, 1, &n_words, &helped, &a, &e);
+    int rc = cli_parse(argc, argv, "MODEL [--ref DIR] [flags], or --tokenizer FILE --golden FILE, or --template FILE --cases FILE", tables, words, 1, &n_words, &helped, &a, &e);
     if (!rc && !helped && (f.tokenizer || f.golden)) {
         if (!f.tokenizer || !f.golden || n_words)
             rc = err_set(&e, ERR_INVALID, "--tokenizer FILE and --golden FILE go together, without a model");
@@ -53,6 +56,11 @@ int verb_verify(int argc, char **argv)
             passed = (unsigned)verdict.passed;
             failed = (unsigned)verdict.failed;
         }
+    } else if (!rc && !helped && (f.tmpl || f.cases)) {
+        if (!f.cases || n_words)
+            rc = err_set(&e, ERR_INVALID, "--template FILE needs --cases FILE, without a model");
+        else
+            rc = eng_template_verify(f.tmpl, f.cases, stdout, &passed, &failed, &e);
     } else if (!rc && !helped) {
         if (n_words)
             ef.model = words[0];
