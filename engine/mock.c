@@ -28,7 +28,7 @@ struct seq {
     uint32_t heap_at;
     bool busy, cancel, paused, started, ended, ignore_eos;
     uint32_t n_prompt, n_out, max_tokens, min_tokens;
-    uint64_t submit_ns, first_ns, deadline_ns;
+    uint64_t submit_ns, first_ns, deadline_ns, text_skip; /* skip: of what comes, so much was delivered by an earlier life */
     struct eng_stops *stops;       /* NULL: none; then nothing is ever held back */
     struct buf pending;            /* text that has not gone out */
     struct seq *next;              /* in its bucket */
@@ -123,12 +123,20 @@ static uint64_t first_due(const eng_mock *m, uint64_t now)
     return m->together && m->interval_ns ? (now / m->interval_ns + 1) * m->interval_ns : now;
 }
 
-/* What an earlier life has said is made again; what of it was held back waits in pending. */
+static void skip_sent(struct seq *s)
+{
+    size_t k = s->text_skip < s->pending.len ? (size_t)s->text_skip : s->pending.len;
+    buf_consume(&s->pending, k);
+    s->text_skip -= k;
+}
+
+/* What an earlier life has said is made again; what of it was held back waits in pending. More may have been said than it knows. */
 static bool resume(eng_mock *m, struct seq *s, const struct eng_request *r, uint64_t now)
 {
     for (uint32_t i = 0; i < r->n_done; i++)
         mock_text_put(&m->text, i, now, &s->pending);
-    buf_consume(&s->pending, r->text_skip < s->pending.len ? r->text_skip : s->pending.len);
+    s->text_skip = r->text_skip;
+    skip_sent(s);
     return !s->pending.failed;
 }
 
@@ -258,6 +266,7 @@ static void say_token(eng_mock *m, struct seq *s, uint64_t now)
     uint32_t i = s->n_out++;
     size_t ready;
     mock_text_put(x, i, m->interval_ns ? s->due : now, &s->pending);
+    skip_sent(s);
     ready = s->pending.len;
     bool stopped = s->stops && eng_stops_scan(s->stops, s->pending.data, s->pending.len, &ready);
     struct eng_event ev = {.type = ENG_EV_TOKEN, .id = s->id, .token = x->t[i % x->n_t].id, .n_out = s->n_out, .text = s->pending.data, .n = ready};

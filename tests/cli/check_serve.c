@@ -12,6 +12,7 @@
 #include "tests/support/tiny_llama.h"
 
 static char dir[] = "/tmp/sluice-serve-XXXXXX", model[64], state[64], program[4096];
+static const char *model_id = "tiny";
 
 static void setup(void)
 {
@@ -121,11 +122,10 @@ static pid_t child_of(pid_t parent, const char *verb)
     return 0;
 }
 
-static void start_server(struct proc *p, struct gw_client *c, const char *more1, const char *more2)
+static void start_as(struct proc *p, struct gw_client *c, const char *const *args)
 {
     struct err e = {0};
     static char key[256], ca[256], url[256];
-    const char *args[] = {"serve", "-m", model, "--port", "0", "--state", state, "-t", "1", "-np", "4", more1, more2, NULL};
     start(p, args);
     ck_assert_msg(says(p, "export SSL_CERT_FILE='"), "it said: %s", p->text);
     ck_assert(sscanf(strstr(p->text, "BASE_URL="), "BASE_URL=%255s", url) == 1 && sscanf(strstr(p->text, "API_KEY="), "API_KEY=%255s", key) == 1 &&
@@ -134,6 +134,12 @@ static void start_server(struct proc *p, struct gw_client *c, const char *more1,
     OK(gw_client_url(c, url, &e));
     c->key = key;
     c->ca_file = ca;
+}
+
+static void start_server(struct proc *p, struct gw_client *c, const char *more1, const char *more2)
+{
+    const char *const args[] = {"serve", "-m", model, "--port", "0", "--state", state, "-t", "1", "-np", "4", more1, more2, NULL};
+    start_as(p, c, args);
 }
 
 /* ---- requests -------------------------------------------------------------------------------------------------- */
@@ -171,7 +177,7 @@ static char *stream(const struct gw_client *c, int n, pid_t victim, int sig, uns
     int status;
     buf_init(&a.raw, 1 << 20);
     buf_init(&a.text, 1 << 20);
-    snprintf(body, sizeof body, "{\"model\":\"tiny\",\"messages\":[{\"role\":\"user\",\"content\":\"Tell me\"}],\"temperature\":0,\"stream\":true,\"max_tokens\":%d}", n);
+    snprintf(body, sizeof body, "{\"model\":\"%s\",\"messages\":[{\"role\":\"user\",\"content\":\"Tell me\"}],\"temperature\":0,\"stream\":true,\"max_tokens\":%d}", model_id, n);
     OK(gw_client_call(c, "/v1/chat/completions", body, strlen(body), &status, on_data, &a, &e));
     ck_assert_int_eq(status, 200);
     ck_assert_msg(at == 0 || a.chunks >= at, "only %u pieces came", a.chunks);
@@ -271,6 +277,33 @@ START_TEST(restart)
     free(whole);
     free(broken);
     free(again);
+    teardown();
+}
+END_TEST
+
+/* Without a model; the engine dies in mid-stream, and its next life goes on where the text was. */
+START_TEST(mock)
+{
+    struct proc p;
+    struct gw_client c;
+    struct buf text;
+    setup();
+    buf_init(&text, 1 << 16);
+    for (int i = 0; i < 150; i++)
+        buf_printf(&text, " w%d", i);
+    const char *const args[] = {"serve", "--mock", text.data, "--mock-rate", "500", "--port", "0", "--state", state, NULL};
+    start_as(&p, &c, args);
+    model_id = "mock";
+    char *whole = stream(&c, 1000, 0, 0, 0), *broken = stream(&c, 1000, child_of(p.pid, "engine"), SIGKILL, 20), *cut = stream(&c, 3, 0, 0, 0);
+    model_id = "tiny";
+    ck_assert_str_eq(whole, text.data);
+    ck_assert_str_eq(broken, text.data);
+    ck_assert_str_eq(cut, " w0 w1 w2");
+    ck_assert_int_eq(finish_with(&p, SIGTERM), 0);
+    free(whole);
+    free(broken);
+    free(cut);
+    buf_free(&text);
     teardown();
 }
 END_TEST
@@ -396,4 +429,4 @@ START_TEST(apart)
 }
 END_TEST
 
-SUITE("cli", "serve", core, restart, loop, killed, errors, apart)
+SUITE("cli", "serve", core, restart, mock, loop, killed, errors, apart)

@@ -145,6 +145,12 @@ START_TEST(stops)
     ck_assert_str_eq(s.text, "wo three");
     ck_assert_uint_eq(s.usage.output_tokens, 3);
     ck_assert_uint_eq(s.usage.prompt_tokens, 5);
+    /* One that comes back with a token less than it delivered. */
+    r = (struct eng_request){.id = 3, .ids = ids, .n_ids = 6, .n_done = 1, .text_skip = 9};
+    submit(m, &r);
+    s = wait_done(3);
+    ck_assert_str_eq(s.text, "hree");
+    ck_assert_uint_eq(s.tokens, 2);
     eng_mock_close(m);
 }
 END_TEST
