@@ -57,9 +57,10 @@ $(B)/%.o: %.c
 	$(COMPILE) $(CFLAGS) -c -o $@ $<
 $(B)/gen/embedded.o: $(B)/gen/embedded.c
 	$(COMPILE) $(CFLAGS) -c -o $@ $<
-$(B)/gen/embedded.c: scripts/embed.sh $(wildcard conf/models/*.json)
+EMBED := $(wildcard conf/models/*.json conf/pages/*.html)
+$(B)/gen/embedded.c: scripts/embed.sh $(EMBED)
 	@mkdir -p $(@D)
-	sh scripts/embed.sh $(wildcard conf/models/*.json) > $@.tmp && mv $@.tmp $@
+	sh scripts/embed.sh $(EMBED) > $@.tmp && mv $@.tmp $@
 
 # Tests: a program per module. `make check T=offload/catalog` runs one; the runner counts and prints the closing line.
 CHECK_LIBS := $(shell pkg-config --libs check 2>/dev/null || echo -lcheck)

@@ -8,6 +8,7 @@
 #include "base/log.h"
 #include "gateway/app_internal.h"
 #include "gateway/openai_out.h"
+#include "gateway/page.h"
 
 static const char json_type[] = "application/json";
 
@@ -124,12 +125,14 @@ static enum gw_route route_of(const char *path)
     for (size_t i = 0; i < sizeof fixed / sizeof *fixed; i++)
         if (!strcmp(path, fixed[i].path))
             return fixed[i].r;
+    if (gw_page_is(path))
+        return GW_ROUTE_PAGE;
     return !strncmp(path, "/v1/models/", 11) && path[11] ? GW_ROUTE_MODEL : GW_ROUTE_OTHER;
 }
 
 static bool needs_key(const struct gw_app *a, enum gw_route r)
 {
-    return !(r == GW_ROUTE_HEALTH || r == GW_ROUTE_READY || (r == GW_ROUTE_METRICS && a->cfg.metrics_open));
+    return !(r == GW_ROUTE_HEALTH || r == GW_ROUTE_READY || r == GW_ROUTE_PAGE || (r == GW_ROUTE_METRICS && a->cfg.metrics_open));
 }
 
 static bool is_json(const char *type)
@@ -159,6 +162,8 @@ static bool on_head(void *ctx, gw_exchange *x, const struct gw_request *r)
     struct gw_api_error ae = {0};
     enum gw_route route = route_of(r->path);
     bool get = r->method == GW_GET || r->method == GW_HEAD;
+    if (route == GW_ROUTE_PAGE && !a->pages)
+        route = GW_ROUTE_OTHER;
     if (route == GW_ROUTE_OTHER) {
         gw_api_error_set(&ae, 404, "unknown_url", NULL, "Unknown request URL: %s %.200s.", r->method_name, r->path);
     } else if (route == GW_ROUTE_CHAT ? r->method != GW_POST : !get) {
@@ -266,6 +271,7 @@ static void on_request(void *ctx, gw_exchange *x, const struct gw_request *r)
     case GW_ROUTE_MODEL: answer_model(a, x, r->path + 11); break;
     case GW_ROUTE_READY: answer_ready(a, x); break;
     case GW_ROUTE_METRICS: answer_metrics(a, x); break;
+    case GW_ROUTE_PAGE: gw_metrics_answer(&a->metrics, GW_ROUTE_PAGE, gw_page_answer(a->pages, x, r)); break;
     default: /* on_head let nothing else through but /health */
         gw_metrics_answer(&a->metrics, GW_ROUTE_HEALTH, 200);
         gw_respond(x, 200, json_type, NULL, 0, alive, sizeof alive - 1);
@@ -280,10 +286,21 @@ int gw_app_open(gw_app **out, const struct gw_app_config *cfg, struct err *e)
     if (!*out)
         return err_set(e, ERR_NOMEM, "gateway application");
     (*out)->cfg = *cfg;
-    return ERR_OK;
+    int rc = cfg->pages ? gw_pages_open(&(*out)->pages, e) : ERR_OK;
+    if (rc) {
+        gw_app_close(*out);
+        *out = NULL;
+    }
+    return rc;
 }
 
-void gw_app_close(gw_app *a) { free(a); }
+void gw_app_close(gw_app *a)
+{
+    if (a)
+        gw_pages_close(a->pages);
+    free(a);
+}
+
 struct gw_handler gw_app_handler(gw_app *a) { return (struct gw_handler){.ctx = a, .on_head = on_head, .on_request = on_request}; }
 void gw_app_set_server(gw_app *a, gw_server *s) { atomic_store(&a->server, s); }
 void gw_app_stop(gw_app *a) { atomic_store(&a->stopping, true); }

@@ -2,7 +2,7 @@
  *
  * Owns:      the route table, the metrics, the bound on waiting requests and their tokens.
  * Leaves:    chats to gateway/chat.h; keys to gateway/tenant.h; the engine to gateway/engine_client.h.
- * Invariant: every path needs a key except /health, /ready and, where the configuration says so, /metrics.
+ * Invariant: every path needs a key except /health, /ready, the pages and, where the configuration says so, /metrics.
  * Threads:   the handler runs on loop threads. */
 #ifndef SLUICE_GATEWAY_APP_H
 #define SLUICE_GATEWAY_APP_H
@@ -20,6 +20,7 @@ struct gw_app_config {
     uint64_t prompt_bytes_max;      /* memory for one request's JSON, text and ids */
     uint32_t request_ms;            /* deadline of one request; 0: none */
     bool metrics_open;              /* /metrics without a key */
+    bool pages;                     /* / and /dashboard for browsers (gateway/page.h); else 404 */
 };
 typedef struct gw_app gw_app;
 int gw_app_open(gw_app **out, const struct gw_app_config *cfg, struct err *e);

@@ -7,6 +7,7 @@
 
 struct gw_app {
     struct gw_app_config cfg;
+    struct gw_pages *pages;                  /* NULL: off */
     _Atomic(gw_server *) server;
     atomic_bool stopping;
     struct gw_metrics metrics;

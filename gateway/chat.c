@@ -130,7 +130,7 @@ static void settle(struct gw_chat *c, const struct gw_stream_event *ev)
     c->queued = false;
     gw_tenant_leave(c->tenant, out, now);
     atomic_fetch_add(&m->outcomes[outcome], 1);
-    atomic_fetch_add(&m->tokens_out, out);
+    atomic_fetch_add(&m->tokens_out, out - c->n_out); /* the others were counted as they came */
     gw_histogram_add(&m->duration, now - c->start_ns);
     if (c->n_out > 1)
         gw_histogram_add(&m->tpot, (c->last_ns - c->first_ns) / (c->n_out - 1));
@@ -290,6 +290,7 @@ static void on_engine(void *ctx, const struct gw_stream_event *ev)
             gw_histogram_add(&c->app->metrics.ttft, now - c->start_ns);
         }
         c->n_out += ev->n_tokens;
+        atomic_fetch_add_explicit(&c->app->metrics.tokens_out, ev->n_tokens, memory_order_relaxed);
         c->last_ns = now;
     }
     if (end)

@@ -25,6 +25,7 @@ const struct conf_directive gw_config_directives[] = {
     ROW("tls_key", CONF_STR, tls_key, 0, 0),
     ROW("plain_anywhere", CONF_BOOL, plain_anywhere, 0, 0),
     WORDS("metrics", metrics, metrics_words),
+    ROW("pages", CONF_BOOL, pages, 0, 0),
     ROW("threads", CONF_INT, threads, 0, 256),
     ROW("workers", CONF_INT, workers, 1, 256),
     ROW("connections_max", CONF_INT, connections_max, 1, 1e6),
@@ -58,7 +59,7 @@ const size_t gw_config_n_directives = sizeof gw_config_directives / sizeof *gw_c
 void gw_config_default(struct gw_config *c)
 {
     *c = (struct gw_config){
-        .tls = true, .workers = 2, .connections_max = 12000, .streams_max = 12000, .preparing_max = 1024, .headers_max = 100,
+        .tls = true, .pages = true, .workers = 2, .connections_max = 12000, .streams_max = 12000, .preparing_max = 1024, .headers_max = 100,
         .header_bytes = 32u << 10, .body_bytes = 32u << 20, .body_bytes_total = 256u << 20, .prompt_memory = 256u << 20,
         .backlog_high = 64u << 10, .backlog_low = 16u << 10, .backlog_max = 8u << 20,
         .handshake_ms = 10000, .header_ms = 15000, .body_ms = 30000, .body_total_ms = 300000, .idle_ms = 75000, .write_stall_ms = 60000,

@@ -21,7 +21,7 @@ struct gw_config {
     struct conf_list listen;               /* "host:port"; empty: 127.0.0.1:8443 */
     const char *engine;
     const char *state_dir, *keys_file, *api_key, *tls_cert, *tls_key;
-    bool tls, plain_anywhere;
+    bool tls, plain_anywhere, pages;
     int metrics;                           /* enum gw_metrics_access */
     int64_t threads, workers, connections_max, streams_max, queue_requests, preparing_max, headers_max;
     uint64_t queue_tokens;                 /* a plain number; K M G work */
