@@ -9,7 +9,8 @@ for set in "$@"; do
     test) want="$want check openssl python3" ;;
     fuzz) want="$want clang libclang-rt-dev" ;;
     clients) want="$want python3 python3-venv" ;;
-    *) echo "deps.sh: unknown set '$set' (run test fuzz clients)" >&2; exit 2 ;;
+    browser) want="$want chromium fonts-dejavu-core" ;;
+    *) echo "deps.sh: unknown set '$set' (run test fuzz clients browser)" >&2; exit 2 ;;
     esac
 done
 command -v dpkg-query >/dev/null 2>&1 || { echo "deps: this is not Debian; needed:$want" >&2; exit 0; }

@@ -13,7 +13,7 @@ class Server:
     def __init__(self, model, *flags):
         self.state = tempfile.mkdtemp(prefix="sluice-clients-")
         self.log = open(os.path.join(self.state, "log"), "w+")
-        cmd = [os.environ["SLUICE"], "serve", "-m", model, "--port", "0", "--state", self.state, *flags]
+        cmd = [os.environ["SLUICE"], "serve", *(["-m", model] if model else []), "--port", "0", "--state", self.state, *flags]
         self.proc = subprocess.Popen(cmd, stdout=subprocess.PIPE, stderr=self.log, text=True)
         self.env = {}
         timer = threading.Timer(60, self.proc.kill)
