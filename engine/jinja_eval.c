@@ -155,7 +155,7 @@ static bool star_args(struct jrun *r, const struct jnode *n, struct jargs *args)
         for (size_t k = 0; k < args->n_kw; k++)
             if (kw[k].len == p->k.u.s->n && !memcmp(kw[k].name, p->k.u.s->s, kw[k].len))
                 return j_fail(r, ERR_FORMAT, "a keyword given twice");
-        kw[args->n_kw + i] = (struct jnamed){p->k.u.s->s, p->k.u.s->n, p->v};
+        kw[args->n_kw + i] = (struct jnamed){p->k.u.s->s, p->k.u.s->n, p->v, !j_all_trusted(p->k.u.s)};
     }
     args->kw = kw;
     args->n_kw += v.u.d->n;

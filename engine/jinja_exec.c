@@ -255,7 +255,7 @@ static bool bind(struct jrun *r, const struct jmacro *m, struct jscope *s, const
             if (name->n == a->len && !memcmp(name->s, a->name, a->len))
                 break;
         }
-        struct jstr *key = j_text(r, a->name, a->len, true);
+        struct jstr *key = j_text(r, a->name, a->len, !a->plain);
         if (i < n->n && i < args->n)
             return j_fail(r, ERR_FORMAT, "argument \"%.*s\" is given twice", (int)(a->len > 60 ? 60 : a->len), a->name);
         if (i == n->n && a->len == 6 && !memcmp(a->name, "caller", 6) && (n->op & USES_CALLER))

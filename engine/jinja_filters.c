@@ -46,6 +46,7 @@ FILTER(tojson)
         const struct jlist *l = av[3].u.l;
         if (l->n != 2 || l->v[0].t != J_STR || l->v[1].t != J_STR)
             return j_fail(r, ERR_FORMAT, "tojson: separators are two strings");
+        how.plain_seps = !j_all_trusted(l->v[0].u.s) || !j_all_trusted(l->v[1].u.s);
         how.item_sep = l->v[0].u.s->s;
         how.n_item_sep = l->v[0].u.s->n;
         how.key_sep = l->v[1].u.s->s;

@@ -150,7 +150,7 @@ struct jrun {
     enum j_flow flow;
     jv hole;
 };
-struct jargs { jv *v; size_t n; struct jnamed { const char *name; size_t len; jv v; } *kw; size_t n_kw; };
+struct jargs { jv *v; size_t n; struct jnamed { const char *name; size_t len; jv v; bool plain; /* the name came out of the context, by ** */ } *kw; size_t n_kw; };
 /* av[0] is the filtered or tested value (a global function: none), then one entry per name in `params`, J_ABSENT if not given. */
 typedef bool j_fn(struct jrun *r, const jv *av, const struct jargs *raw, jv *out);
 /* params "*": raw alone. need: how many of params must be given. type: a method's owner; fn NULL: it exists, and is refused. */
@@ -211,7 +211,7 @@ bool j_put_str(struct jrun *r, struct jout *o, jv v);               /* as {{ v }
 bool j_put_repr(struct jrun *r, struct jout *o, jv v);
 bool j_to_str(struct jrun *r, jv v, struct jstr **out);
 bool j_repr(struct jrun *r, jv v, struct jstr **out);
-struct jdump { jv indent; const char *item_sep, *key_sep; size_t n_item_sep, n_key_sep; bool ascii, sort; };
+struct jdump { jv indent; const char *item_sep, *key_sep; size_t n_item_sep, n_key_sep; bool ascii, sort, plain_seps; };
 bool j_tojson(struct jrun *r, jv v, const struct jdump *how, jv *out);
 
 /* jinja_num.c */

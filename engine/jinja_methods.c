@@ -466,7 +466,7 @@ METHOD(format_map)
         return false;
     for (size_t i = 0; i < av[1].u.d->n; i++)
         if (av[1].u.d->p[i].k.t == J_STR)
-            args.kw[args.n_kw++] = (struct jnamed){av[1].u.d->p[i].k.u.s->s, av[1].u.d->p[i].k.u.s->n, av[1].u.d->p[i].v};
+            args.kw[args.n_kw++] = (struct jnamed){av[1].u.d->p[i].k.u.s->s, av[1].u.d->p[i].k.u.s->n, av[1].u.d->p[i].v, false};
     return j_format(r, av[0].u.s, &args, out);
 }
 METHOD(encode)

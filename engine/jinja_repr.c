@@ -224,7 +224,7 @@ static bool dump_list(struct jrun *r, struct jout *o, const struct jdump *how, c
     if (!lit(r, o, "["))
         return false;
     for (size_t i = 0; i < l->n; i++)
-        if ((i && !j_put(r, o, how->item_sep, how->n_item_sep, true)) || !new_line(r, o, how, level + 1) || !dump(r, o, how, l->v[i], level + 1))
+        if ((i && !j_put(r, o, how->item_sep, how->n_item_sep, !how->plain_seps)) || !new_line(r, o, how, level + 1) || !dump(r, o, how, l->v[i], level + 1))
             return false;
     return new_line(r, o, how, level) && lit(r, o, "]");
 }
@@ -261,8 +261,8 @@ static bool dump_dict(struct jrun *r, struct jout *o, const struct jdump *how, c
     if (!lit(r, o, "{"))
         return false;
     for (size_t i = 0; i < d->n; i++)
-        if ((i && !j_put(r, o, how->item_sep, how->n_item_sep, true)) || !new_line(r, o, how, level + 1) || !dump_key(r, o, how, d->p[i].k) ||
-            !j_put(r, o, how->key_sep, how->n_key_sep, true) || !dump(r, o, how, d->p[i].v, level + 1))
+        if ((i && !j_put(r, o, how->item_sep, how->n_item_sep, !how->plain_seps)) || !new_line(r, o, how, level + 1) || !dump_key(r, o, how, d->p[i].k) ||
+            !j_put(r, o, how->key_sep, how->n_key_sep, !how->plain_seps) || !dump(r, o, how, d->p[i].v, level + 1))
             return false;
     return new_line(r, o, how, level) && lit(r, o, "}");
 }

@@ -172,7 +172,7 @@ static bool fill(struct jrun *r, const struct jargs *raw, struct jdict *d)
         }
     }
     for (size_t i = 0; i < raw->n_kw; i++) {
-        struct jstr *k = j_text(r, raw->kw[i].name, raw->kw[i].len, true);
+        struct jstr *k = j_text(r, raw->kw[i].name, raw->kw[i].len, !raw->kw[i].plain);
         if (!k || !j_dict_set(r, d, (jv){.t = J_STR, .u.s = k}, raw->kw[i].v))
             return false;
     }

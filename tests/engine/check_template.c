@@ -112,6 +112,8 @@ static const struct { const char *src, *text, *whose; } owners[] = {
     {"{{ u|safe + '<' }}", "USER&lt;", "ppppTTTT"},
     {"{{ u|indent(2, true) }}", "  USER", "TTpppp"},
     {"{{ u|center(6) }}", " USER ", "TppppT"},
+    {"{% macro m() %}{{ kwargs|join }}{% endmacro %}{{ m(**d) }}{{ m(z=1) }}", "kz", "pT"},
+    {"{{ [1, 2]|tojson(separators=(u, ':')) }}", "[1USER2]", "pppppppp"},
     {"{{ nope|default(u) }}{{ nope|default('d') }}", "USERd", "ppppT"},
     {"{% for c in u %}{{ c }}{% if loop.first %}.{% endif %}{% endfor %}", "U.SER", "pTppp"},
     {"{% set ns = namespace(s='') %}{% for c in l %}{% set ns.s = ns.s + '<' + c + '>' %}{% endfor %}{{ ns.s }}", "<a><b>", "TpTTpT"},
