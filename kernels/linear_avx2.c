@@ -36,28 +36,26 @@ static inline vi vi_load(const uint8_t *p) { return _mm256_loadu_si256((const __
 static inline vi vi_set1(int v) { return _mm256_set1_epi32(v); }
 static inline vi vi_and(vi a, vi b) { return _mm256_and_si256(a, b); }
 static inline vi vi_or(vi a, vi b) { return _mm256_or_si256(a, b); }
-static inline vi vi_xor(vi a, vi b) { return _mm256_xor_si256(a, b); }
 static inline vi vi_add(vi a, vi b) { return _mm256_add_epi32(a, b); }
 static inline vi vi_sub(vi a, vi b) { return _mm256_sub_epi32(a, b); }
-static inline vi vi_sub16(vi a, vi b) { return _mm256_sub_epi16(a, b); }
+static inline vi vi_sub8(vi a, vi b) { return _mm256_sub_epi8(a, b); }
 static inline vi vi_max(vi a, vi b) { return _mm256_max_epi32(a, b); }
 static inline vi vi_madd(vi a, vi b) { return _mm256_madd_epi16(a, b); } /* products of 16-bit halves, the two of a lane added */
+static inline vi vi_sll_var(vi v, uint32_t n) { return _mm256_sll_epi32(v, _mm_cvtsi32_si128((int)n)); }
 static inline vi vi_srl_var(vi v, uint32_t n) { return _mm256_srl_epi32(v, _mm_cvtsi32_si128((int)n)); }
 #define vi_srl(v, n) _mm256_srli_epi32(v, n)
 #define vi_sll(v, n) _mm256_slli_epi32(v, n)
-#define vi_sra(v, n) _mm256_srai_epi32(v, n)
-#define vi_sll16(v, n) _mm256_slli_epi16(v, n)
+#define vi_sra16(v, n) _mm256_srai_epi16(v, n)
 /* Byte j of each lane as a signed number. */
 static inline vi vi_byte(vi v, uint32_t j) { return _mm256_srai_epi32(_mm256_sll_epi32(v, _mm_cvtsi32_si128((int)(24 - 8 * j))), 24); }
 
 static inline vi vi_u8(const uint8_t *p) { return _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)(const void *)p)); }
 static inline vi vi_u16(const uint8_t *p) { return _mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)(const void *)p)); }
 static inline vf vf_bits(vi v) { return _mm256_castsi256_ps(v); }
-/* table[each byte of v], for bytes below 16 */
-static inline vi vi_lookup(const int8_t table[16], vi v)
-{
-    return _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i *)(const void *)table)), v);
-}
+static inline vi vi_16(const int8_t p[16]) { return _mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i *)(const void *)p)); }
+static inline vi vi_lookup(const int8_t table[16], vi v) { return _mm256_shuffle_epi8(vi_16(table), v); } /* table[each byte of v], for bytes below 16 */
+/* Within each four lanes, byte i becomes byte from[i], or zero where that is negative. */
+static inline vi vi_move(vi v, const int8_t from[16]) { return _mm256_shuffle_epi8(v, vi_16(from)); }
 
 /* Four activations on every lane. */
 static inline vi vi_four(const int8_t *q)
@@ -67,10 +65,12 @@ static inline vi vi_four(const int8_t *q)
     return vi_set1(v);
 }
 
-/* The 16-bit halves that scale the products of columns [16f, 16f + 16), from a pair of scales. */
-static inline vi pair_spread(vi pair, int f)
+/* Byte n of each lane, signed, in both its 16-bit halves: the scale of sums that vpmaddwd widens. */
+static inline vi scale_of(vi v, int n)
 {
-    return f == 0 ? vi_or(vi_and(pair, vi_set1(0xffff)), vi_sll(pair, 16)) : vi_or(vi_srl(pair, 16), vi_and(pair, vi_set1((int)0xffff0000)));
+    static const int8_t twice[4][16] = {{-1, 0, -1, 0, -1, 4, -1, 4, -1, 8, -1, 8, -1, 12, -1, 12}, {-1, 1, -1, 1, -1, 5, -1, 5, -1, 9, -1, 9, -1, 13, -1, 13},
+                                        {-1, 2, -1, 2, -1, 6, -1, 6, -1, 10, -1, 10, -1, 14, -1, 14}, {-1, 3, -1, 3, -1, 7, -1, 7, -1, 11, -1, 11, -1, 15, -1, 15}};
+    return vi_sra16(vi_move(v, twice[n]), 8);
 }
 
 /* Groups of 4 columns whose pair sums fit 16 bits together: by the largest weight, 15, 31 (or a scale that changes), 63. */

@@ -31,28 +31,26 @@ static inline vi vi_load(const uint8_t *p) { return _mm512_loadu_si512(p); }
 static inline vi vi_set1(int v) { return _mm512_set1_epi32(v); }
 static inline vi vi_and(vi a, vi b) { return _mm512_and_si512(a, b); }
 static inline vi vi_or(vi a, vi b) { return _mm512_or_si512(a, b); }
-static inline vi vi_xor(vi a, vi b) { return _mm512_xor_si512(a, b); }
 static inline vi vi_add(vi a, vi b) { return _mm512_add_epi32(a, b); }
 static inline vi vi_sub(vi a, vi b) { return _mm512_sub_epi32(a, b); }
-static inline vi vi_sub16(vi a, vi b) { return _mm512_sub_epi16(a, b); }
+static inline vi vi_sub8(vi a, vi b) { return _mm512_sub_epi8(a, b); }
 static inline vi vi_max(vi a, vi b) { return _mm512_max_epi32(a, b); }
 static inline vi vi_madd(vi a, vi b) { return _mm512_madd_epi16(a, b); } /* products of 16-bit halves, the two of a lane added */
+static inline vi vi_sll_var(vi v, uint32_t n) { return _mm512_sll_epi32(v, _mm_cvtsi32_si128((int)n)); }
 static inline vi vi_srl_var(vi v, uint32_t n) { return _mm512_srl_epi32(v, _mm_cvtsi32_si128((int)n)); }
 #define vi_srl(v, n) _mm512_srli_epi32(v, n)
 #define vi_sll(v, n) _mm512_slli_epi32(v, n)
-#define vi_sra(v, n) _mm512_srai_epi32(v, n)
-#define vi_sll16(v, n) _mm512_slli_epi16(v, n)
+#define vi_sra16(v, n) _mm512_srai_epi16(v, n)
 /* Byte j of each lane as a signed number. */
 static inline vi vi_byte(vi v, uint32_t j) { return _mm512_srai_epi32(_mm512_sll_epi32(v, _mm_cvtsi32_si128((int)(24 - 8 * j))), 24); }
 
 static inline vi vi_u8(const uint8_t *p) { return _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)(const void *)p)); }
 static inline vi vi_u16(const uint8_t *p) { return _mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)(const void *)p)); }
 static inline vf vf_bits(vi v) { return _mm512_castsi512_ps(v); }
-/* table[each byte of v], for bytes below 16 */
-static inline vi vi_lookup(const int8_t table[16], vi v)
-{
-    return _mm512_shuffle_epi8(_mm512_broadcast_i32x4(_mm_loadu_si128((const __m128i *)(const void *)table)), v);
-}
+static inline vi vi_16(const int8_t p[16]) { return _mm512_broadcast_i32x4(_mm_loadu_si128((const __m128i *)(const void *)p)); }
+static inline vi vi_lookup(const int8_t table[16], vi v) { return _mm512_shuffle_epi8(vi_16(table), v); } /* table[each byte of v], for bytes below 16 */
+/* Within each four lanes, byte i becomes byte from[i], or zero where that is negative. */
+static inline vi vi_move(vi v, const int8_t from[16]) { return _mm512_shuffle_epi8(v, vi_16(from)); }
 
 /* Four activations on every lane. */
 static inline vi vi_four(const int8_t *q)
@@ -62,8 +60,8 @@ static inline vi vi_four(const int8_t *q)
     return vi_set1(v);
 }
 
-/* Scale of columns [16f, 16f + 16), from a pair of them in 16 bits each. */
-static inline vi pair_spread(vi pair, int f) { return vi_sra(f == 0 ? vi_sll(pair, 16) : pair, 16); }
+/* Byte n of each lane, signed: the scale of sums of 32 bits. */
+static inline vi scale_of(vi v, int n) { return vi_byte(v, (uint32_t)n); }
 
 /* Sums are of 32 bits at once; only signed weights are told apart. */
 enum { SUM_ALL = 8, SUM_HALF = 4, SUM_TWO = 2, SUM_SIGNED = 1 };

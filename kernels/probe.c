@@ -112,7 +112,7 @@ static void fill(struct linears *s)
     const struct krn_probe_linear *k = s->what;
     uint32_t r = 1;
     for (size_t i = 0; i < s->slot_bytes * k->copies; i++)
-        s->slots[i] = (uint8_t)((r = r * 1664525u + 1013904223u) >> 24) & 0x2f;
+        s->slots[i] = (uint8_t)(((r = r * 1664525u + 1013904223u) >> 24 & 0x2f) | (k->type == KRN_MXFP4 ? 0x60 : 0)); /* its scales are bytes */
     for (size_t i = 0; i < (size_t)k->tokens * k->cols; i++)
         s->x[i] = (float)(int32_t)(r = r * 1664525u + 1013904223u) * 0x1p-31f;
 }

@@ -36,7 +36,7 @@ EMU_PS2(andnot_ps, _mm256_andnot_ps)
 EMU_PS1(sqrt_ps, _mm256_sqrt_ps)
 EMU_SI2(add_epi32, _mm256_add_epi32)
 EMU_SI2(sub_epi32, _mm256_sub_epi32)
-EMU_SI2(sub_epi16, _mm256_sub_epi16)
+EMU_SI2(sub_epi8, _mm256_sub_epi8)
 EMU_SI2(madd_epi16, _mm256_madd_epi16)
 EMU_SI2(mullo_epi32, _mm256_mullo_epi32)
 EMU_SI2(shuffle_epi8, _mm256_shuffle_epi8)
@@ -45,7 +45,7 @@ EMU_SI2(and_si512, _mm256_and_si256)
 EMU_SI2(or_si512, _mm256_or_si256)
 EMU_SI2(xor_si512, _mm256_xor_si256)
 EMU_SHIFT(slli_epi32, _mm256_slli_epi32)
-EMU_SHIFT(slli_epi16, _mm256_slli_epi16)
+EMU_SHIFT(srai_epi16, _mm256_srai_epi16)
 EMU_SHIFT(srli_epi32, _mm256_srli_epi32)
 EMU_SHIFT(srai_epi32, _mm256_srai_epi32)
 EMU_SHIFTV(sll_epi32, _mm256_sll_epi32)
@@ -173,14 +173,14 @@ EMU int emu_reduce_max_epi32(emu_si v)
 #define _mm512_sqrt_ps emu_sqrt_ps
 #define _mm512_add_epi32 emu_add_epi32
 #define _mm512_sub_epi32 emu_sub_epi32
-#define _mm512_sub_epi16 emu_sub_epi16
+#define _mm512_sub_epi8 emu_sub_epi8
 #define _mm512_madd_epi16 emu_madd_epi16
 #define _mm512_mullo_epi32 emu_mullo_epi32
 #define _mm512_shuffle_epi8 emu_shuffle_epi8
 #define _mm512_cvtepu8_epi32 emu_cvtepu8_epi32
 #define _mm512_broadcast_i32x4 emu_broadcast_i32x4
-#undef _mm512_slli_epi16
-#define _mm512_slli_epi16 emu_slli_epi16
+#undef _mm512_srai_epi16
+#define _mm512_srai_epi16 emu_srai_epi16
 #define _mm512_max_epi32 emu_max_epi32
 #define _mm512_and_si512 emu_and_si512
 #define _mm512_or_si512 emu_or_si512
