@@ -58,7 +58,7 @@ static int charge(eng_engine *g, const struct eng_exec_config *x, struct eng_kv_
     const struct eng_plan *p = g->model->plan;
     g->weight_bytes = p->weight_bytes_slot;
     uint64_t requests = (uint64_t)(g->c.queue_max + g->c.seqs) * (g->c.ctx * sizeof(int32_t) + 8192);
-    g->activation_bytes = eng_exec_bytes(p, x) + (uint64_t)p->vocab * 8 + requests;
+    g->activation_bytes = eng_exec_bytes(p, x) + (uint64_t)p->vocab * 20 /* the sampler */ + requests;
     uint64_t fixed = g->weight_bytes + g->activation_bytes, least = eng_kv_bytes(p, kv, 1);
     if (fixed + least > g->c.ram_max)
         return err_set(e, ERR_BUDGET,

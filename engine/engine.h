@@ -32,7 +32,17 @@ struct eng_sampling {
     float top_p, min_p;       /* 1, 0: off */
     int32_t top_k;            /* 0: off */
     uint64_t seed;
+    uint32_t choice;          /* which of several answers to one prompt: each draws its own numbers from the same seed */
+    float presence, frequency;/* 0: off. A logit loses frequency * (times in the output so far) + presence (once it is there) */
+    float repetition;         /* 0, 1: off. Logits of tokens in prompt or output: divided by it when above zero, else multiplied */
 };
+#define ENG_BIAS_MAX 300
+#define ENG_TOP_MAX 20
+struct eng_bias { int32_t id; float bias; }; /* added to the logit, before penalties */
+/* Of one token, from the model's own logits (no bias, no penalty, temperature 1); natural logarithms. top: the likeliest first. */
+struct eng_top { int32_t id; float logprob; };
+struct eng_logprobs { float logprob; uint32_t n_top; struct eng_top top[ENG_TOP_MAX]; };
+
 /* ids: the prompt, then n_done tokens that an earlier life of this request produced (they count as output; their first text_skip
  * bytes were delivered). All borrowed during the call. */
 struct eng_request {
@@ -43,6 +53,8 @@ struct eng_request {
     uint32_t min_tokens;      /* end-of-sequence is not sampled before */
     bool ignore_eos;
     struct eng_sampling sampling;
+    const struct eng_bias *bias; uint32_t n_bias; /* at most ENG_BIAS_MAX, ids different */
+    bool logprobs; uint32_t top_logprobs;         /* tokens come with logprobs, and so many alternatives */
     const char *const *stops; const uint32_t *stop_lens; uint32_t n_stops; /* at most 16 of at most 256 bytes */
     uint64_t deadline_ns;     /* clock_now_ns(); 0: none */
     int32_t priority;         /* larger first */
@@ -56,6 +68,8 @@ struct eng_event {
     uint64_t id;
     int32_t token; uint32_t n_out;        /* TOKEN: the id, its number in the output (1-based) */
     const char *text; size_t n;           /* TOKEN, DONE: text that may go out now (maybe empty); valid in the call */
+    const struct eng_logprobs *logprobs;  /* TOKEN: NULL unless asked for; valid in the call */
+    int32_t stop;                         /* DONE: which stop string was met; -1: none */
     enum eng_finish finish; const struct eng_usage *usage; const struct err *err; /* DONE; err when FAILED */
 };
 typedef void (*eng_event_fn)(void *ctx, const struct eng_event *ev);

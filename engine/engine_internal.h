@@ -23,7 +23,10 @@ struct eng_seq {
     uint32_t n_out, max_tokens, min_tokens;
     bool ignore_eos, started;
     struct eng_sampling sampling;
+    struct eng_bias *bias; uint32_t n_bias;
+    bool logprobs; uint32_t top_logprobs;
     struct eng_stops stops;
+    int32_t stop;                    /* the stop string that was met; -1: none */
     struct eng_detok detok;
     struct buf pending;              /* decoded text not yet sent */
     uint64_t text_skip;              /* bytes of it that an earlier life has sent */
@@ -71,7 +74,7 @@ int eng_self_test(eng_engine *g, struct err *e);
 
 int eng_seq_new(struct eng_seq **out, const eng_engine *g, const struct eng_request *r, struct err *e);
 void eng_seq_free(struct eng_seq *s);
-/* Takes one sampled token into the output; sends TOKEN. Returns true when the sequence is over, with *f. */
-bool eng_seq_token(eng_engine *g, struct eng_seq *s, int32_t id, enum eng_finish *f, struct err *e);
+/* Takes one sampled token into the output; sends TOKEN. Returns true when the sequence is over, with *f. lp: NULL unless asked for. */
+bool eng_seq_token(eng_engine *g, struct eng_seq *s, int32_t id, const struct eng_logprobs *lp, enum eng_finish *f, struct err *e);
 void eng_seq_done(eng_engine *g, struct eng_seq *s, enum eng_finish f, const struct err *why); /* sends DONE with what text is left */
 #endif

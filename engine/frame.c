@@ -128,7 +128,7 @@ int eng_frame_next(struct eng_frame_reader *r, struct eng_frame *f, struct err *
 
 /* ---- SUBMIT -------------------------------------------------------------------------------------------------- */
 
-enum { SUBMIT_IGNORE_EOS = 1 };
+enum { SUBMIT_IGNORE_EOS = 1, SUBMIT_LOGPROBS = 2 };
 
 bool eng_frame_put_submit(struct buf *b, const struct eng_request *r, uint64_t now_ns)
 {
@@ -139,7 +139,7 @@ bool eng_frame_put_submit(struct buf *b, const struct eng_request *r, uint64_t n
     buf_u64(b, r->text_skip);
     buf_u32(b, r->max_tokens);
     buf_u32(b, r->min_tokens);
-    buf_u32(b, r->ignore_eos ? SUBMIT_IGNORE_EOS : 0);
+    buf_u32(b, (r->ignore_eos ? SUBMIT_IGNORE_EOS : 0) | (r->logprobs ? SUBMIT_LOGPROBS : 0));
     buf_f32(b, r->sampling.temperature);
     buf_f32(b, r->sampling.top_p);
     buf_f32(b, r->sampling.min_p);
@@ -147,10 +147,20 @@ bool eng_frame_put_submit(struct buf *b, const struct eng_request *r, uint64_t n
     buf_u64(b, r->sampling.seed);
     buf_u64(b, left);
     buf_u32(b, (uint32_t)r->priority);
+    buf_f32(b, r->sampling.presence);
+    buf_f32(b, r->sampling.frequency);
+    buf_f32(b, r->sampling.repetition);
+    buf_u32(b, r->sampling.choice);
+    buf_u32(b, r->top_logprobs);
     buf_blob(b, tenant, strlen(tenant));
     buf_u32(b, r->n_stops);
     for (uint32_t i = 0; i < r->n_stops; i++)
         buf_blob(b, r->stops[i], r->stop_lens[i]);
+    buf_u32(b, r->n_bias);
+    for (uint32_t i = 0; i < r->n_bias; i++) {
+        buf_u32(b, (uint32_t)r->bias[i].id);
+        buf_f32(b, r->bias[i].bias);
+    }
     buf_reserve(b, (size_t)r->n_ids * 4);
     for (uint32_t i = 0; i < r->n_ids; i++)
         buf_u32(b, (uint32_t)r->ids[i]);
@@ -183,6 +193,24 @@ static int get_stops(struct rd *d, struct arena *a, struct eng_request *r, struc
     return ERR_OK;
 }
 
+static int get_bias(struct rd *d, struct arena *a, struct eng_request *r, struct err *e)
+{
+    r->n_bias = rd_u32(d);
+    if (d->bad || r->n_bias > ENG_BIAS_MAX || r->n_bias > rd_left(d) / 8)
+        return refuse(e, "SUBMIT", "expected at most 300 biases");
+    struct eng_bias *bias = ARENA_ARRAY(a, struct eng_bias, r->n_bias);
+    if (!bias)
+        return err_set(e, ERR_NOMEM, "SUBMIT frame: biases");
+    for (uint32_t i = 0; i < r->n_bias; i++) {
+        bias[i].id = (int32_t)rd_u32(d);
+        bias[i].bias = rd_f32(d);
+        if (bias[i].id < 0 || !isfinite(bias[i].bias))
+            return refuse(e, "SUBMIT", "expected finite biases of ids of zero or more");
+    }
+    r->bias = bias;
+    return ERR_OK;
+}
+
 static int get_ids(struct rd *d, size_t n, const char *body, struct arena *a, const int32_t **out, struct err *e)
 {
     if (d->bad || n > rd_left(d) / 4)
@@ -199,7 +227,8 @@ static int get_ids(struct rd *d, size_t n, const char *body, struct arena *a, co
 
 static bool sane(const struct eng_sampling *s)
 {
-    return isfinite(s->temperature) && s->temperature >= 0 && s->top_p >= 0 && s->top_p <= 1 && s->min_p >= 0 && s->min_p <= 1 && s->top_k >= 0;
+    return isfinite(s->temperature) && s->temperature >= 0 && s->top_p >= 0 && s->top_p <= 1 && s->min_p >= 0 && s->min_p <= 1 && s->top_k >= 0 &&
+           isfinite(s->presence) && isfinite(s->frequency) && isfinite(s->repetition) && s->repetition >= 0;
 }
 
 int eng_frame_get_submit(const struct eng_frame *f, uint64_t now_ns, struct arena *a, struct eng_request *r, struct err *e)
@@ -215,6 +244,7 @@ int eng_frame_get_submit(const struct eng_frame *f, uint64_t now_ns, struct aren
     r->min_tokens = rd_u32(&d);
     uint32_t flags = rd_u32(&d);
     r->ignore_eos = flags & SUBMIT_IGNORE_EOS;
+    r->logprobs = flags & SUBMIT_LOGPROBS;
     r->sampling = (struct eng_sampling){.temperature = rd_f32(&d)};
     r->sampling.top_p = rd_f32(&d);
     r->sampling.min_p = rd_f32(&d);
@@ -222,13 +252,20 @@ int eng_frame_get_submit(const struct eng_frame *f, uint64_t now_ns, struct aren
     r->sampling.seed = rd_u64(&d);
     uint64_t left = rd_u64(&d);
     r->priority = (int32_t)rd_u32(&d);
+    r->sampling.presence = rd_f32(&d);
+    r->sampling.frequency = rd_f32(&d);
+    r->sampling.repetition = rd_f32(&d);
+    r->sampling.choice = rd_u32(&d);
+    r->top_logprobs = rd_u32(&d);
     const char *tenant = rd_blob(&d, &n);
     if (d.bad)
         return refuse(e, "SUBMIT", "the body ends too early");
-    if (flags & ~(uint32_t)SUBMIT_IGNORE_EOS)
+    if (flags & ~(uint32_t)(SUBMIT_IGNORE_EOS | SUBMIT_LOGPROBS))
         return refuse(e, "SUBMIT", "unknown flags");
     if (!sane(&r->sampling))
-        return refuse(e, "SUBMIT", "expected temperature >= 0, top_p and min_p from 0 to 1, top_k >= 0");
+        return refuse(e, "SUBMIT", "expected temperature >= 0, top_p and min_p from 0 to 1, top_k >= 0, finite penalties");
+    if (r->top_logprobs > ENG_TOP_MAX)
+        return refuse(e, "SUBMIT", "expected at most 20 top logprobs");
     if (n > TENANT_MAX || memchr(tenant, 0, n))
         return refuse(e, "SUBMIT", "expected a tenant of at most 256 bytes without NUL");
     if (r->n_done >= r->n_ids)
@@ -237,31 +274,76 @@ int eng_frame_get_submit(const struct eng_frame *f, uint64_t now_ns, struct aren
         return err_set(e, ERR_NOMEM, "SUBMIT frame: tenant");
     if (left && __builtin_add_overflow(now_ns, left, &r->deadline_ns))
         return refuse(e, "SUBMIT", "the deadline is out of range");
-    if ((rc = get_stops(&d, a, r, e)) || (rc = get_ids(&d, r->n_ids, "SUBMIT", a, &r->ids, e)))
+    if ((rc = get_stops(&d, a, r, e)) || (rc = get_bias(&d, a, r, e)) || (rc = get_ids(&d, r->n_ids, "SUBMIT", a, &r->ids, e)))
         return rc;
     return rd_left(&d) ? refuse(e, "SUBMIT", "bytes after the last token id") : ERR_OK;
 }
 
 /* ---- TOKENS, DONE, REFUSED ------------------------------------------------------------------------------------ */
 
-bool eng_frame_put_tokens(struct buf *b, const int32_t *ids, uint32_t n, const char *text, size_t text_n)
+bool eng_frame_put_logprobs(struct buf *b, const struct eng_logprobs *l)
 {
-    buf_u32(b, n);
-    for (uint32_t i = 0; i < n; i++)
-        buf_u32(b, (uint32_t)ids[i]);
-    return buf_blob(b, text, text_n);
+    buf_f32(b, l->logprob);
+    buf_u32(b, l->n_top);
+    for (uint32_t i = 0; i < l->n_top; i++) {
+        buf_u32(b, (uint32_t)l->top[i].id);
+        buf_f32(b, l->top[i].logprob);
+    }
+    return !b->failed;
 }
 
-int eng_frame_get_tokens(const struct eng_frame *f, struct arena *a, const int32_t **ids, uint32_t *n, const char **text, size_t *text_n,
-                         struct err *e)
+bool eng_frame_put_tokens(struct buf *b, const struct eng_frame_tokens *t)
+{
+    buf_u32(b, t->n);
+    for (uint32_t i = 0; i < t->n; i++)
+        buf_u32(b, (uint32_t)t->ids[i]);
+    buf_blob(b, t->text, t->text_n);
+    buf_u32(b, t->logprobs ? t->n : 0);
+    for (uint32_t i = 0; t->logprobs && i < t->n; i++)
+        eng_frame_put_logprobs(b, &t->logprobs[i]);
+    return !b->failed;
+}
+
+static int get_logprobs(struct rd *d, uint32_t n, struct arena *a, const struct eng_logprobs **out, struct err *e)
+{
+    *out = NULL;
+    if (!n)
+        return ERR_OK;
+    if (n > rd_left(d) / 8)
+        return refuse(e, "TOKENS", "expected as many logprobs as it says");
+    struct eng_logprobs *l = ARENA_ARRAY(a, struct eng_logprobs, n);
+    if (!l)
+        return err_set(e, ERR_NOMEM, "TOKENS frame: %u logprobs", n);
+    for (uint32_t i = 0; i < n; i++) {
+        l[i].logprob = rd_f32(d);
+        l[i].n_top = rd_u32(d);
+        if (d->bad || l[i].n_top > ENG_TOP_MAX || isnan(l[i].logprob))
+            return refuse(e, "TOKENS", "expected a number and at most 20 alternatives for a token");
+        for (uint32_t k = 0; k < l[i].n_top; k++) {
+            l[i].top[k].id = (int32_t)rd_u32(d);
+            l[i].top[k].logprob = rd_f32(d);
+            if (d->bad || l[i].top[k].id < 0 || isnan(l[i].top[k].logprob))
+                return refuse(e, "TOKENS", "expected alternatives with an id of zero or more and a number");
+        }
+    }
+    *out = l;
+    return ERR_OK;
+}
+
+int eng_frame_get_tokens(const struct eng_frame *f, struct arena *a, struct eng_frame_tokens *t, struct err *e)
 {
     struct rd d = rd_of(f->body, f->n);
-    *n = rd_u32(&d);
-    int rc = get_ids(&d, *n, "TOKENS", a, ids, e);
+    t->n = rd_u32(&d);
+    int rc = get_ids(&d, t->n, "TOKENS", a, &t->ids, e);
     if (rc)
         return rc;
-    *text = rd_blob(&d, text_n);
-    return d.bad || rd_left(&d) ? refuse(e, "TOKENS", "expected the text to end the body") : ERR_OK;
+    t->text = rd_blob(&d, &t->text_n);
+    uint32_t n = rd_u32(&d);
+    if (d.bad || (n && n != t->n))
+        return refuse(e, "TOKENS", "expected a text, then logprobs for all tokens or none");
+    if ((rc = get_logprobs(&d, n, a, &t->logprobs, e)))
+        return rc;
+    return rd_left(&d) ? refuse(e, "TOKENS", "bytes after the last field") : ERR_OK;
 }
 
 bool eng_frame_put_done(struct buf *b, const struct eng_event *ev)
@@ -275,6 +357,7 @@ bool eng_frame_put_done(struct buf *b, const struct eng_event *ev)
     buf_u64(b, u->queue_ns);
     buf_u64(b, u->prefill_ns);
     buf_u64(b, u->decode_ns);
+    buf_u32(b, (uint32_t)ev->stop);
     buf_blob(b, ev->text, ev->n);
     buf_u32(b, ev->err ? (uint32_t)ev->err->code : 0);
     const char *msg = ev->err ? ev->err->msg : "";
@@ -308,12 +391,15 @@ int eng_frame_get_done(const struct eng_frame *f, struct eng_event *ev, struct e
     u->prefill_ns = rd_u64(&d);
     u->decode_ns = rd_u64(&d);
     *ev = (struct eng_event){.type = ENG_EV_DONE, .id = f->request, .n_out = u->output_tokens, .usage = u};
+    ev->stop = (int32_t)rd_u32(&d);
     ev->text = rd_blob(&d, &ev->n);
     if (d.bad)
         return refuse(e, "DONE", "the body ends too early");
     if (finish > ENG_FAILED)
         return refuse(e, "DONE", "unknown finish");
     ev->finish = (enum eng_finish)finish;
+    if (ev->stop < -1 || ev->stop >= STOPS_MAX)
+        return refuse(e, "DONE", "expected the number of a stop string or -1");
     int rc = get_err(&d, "DONE", done_err, e);
     if (!rc && ev->finish == ENG_FAILED)
         ev->err = done_err;

@@ -2,13 +2,15 @@
  *
  * Header, 24 bytes: u32 magic "SLU1", u16 type, u16 flags, u64 request id (0: the connection), u32 body bytes (<= 1 MiB),
  * u32 zero. A longer body is cut into frames of the same type and request, all but the last flagged MORE. Unknown types are
- * skipped, unknown flags refused. Versions: HELLO bodies carry "proto": 1; another major number closes the connection.
+ * skipped, unknown flags refused. Versions: HELLO bodies carry "proto": ENG_PROTO;
+ * another number closes the connection.
  * Layout of each body: docs/formats.md. */
 #ifndef SLUICE_ENGINE_FRAME_H
 #define SLUICE_ENGINE_FRAME_H
 #include "base/buf.h"
 #include "engine/engine.h"
 
+#define ENG_PROTO 2
 #define ENG_FRAME_HEADER 24
 #define ENG_FRAME_BODY_MAX (1u << 20)
 enum eng_frame_type {
@@ -19,7 +21,7 @@ enum eng_frame_type {
     ENG_FR_CANCEL,        /* g->e: empty                                                                              */
     ENG_FR_PAUSE,         /* g->e: u8 1 pause, 0 go on                                                                */
     ENG_FR_STARTED,       /* e->g: empty: left the queue                                                              */
-    ENG_FR_TOKENS,        /* e->g: u32 n, then n times { i32 id }, blob text: tokens and what text may go out after them */
+    ENG_FR_TOKENS,        /* e->g: u32 n, then n times { i32 id }, blob text, logprobs: tokens and what text may go out after them */
     ENG_FR_DONE,          /* e->g: finish, usage, blob text, error code and blob message                              */
     ENG_FR_REFUSED,       /* e->g: u32 err code, blob message: SUBMIT was not accepted                                */
     ENG_FR_STATS,         /* e->g: JSON object of struct eng_stats, about once a second and on change of load         */
@@ -44,8 +46,10 @@ int eng_frame_next(struct eng_frame_reader *r, struct eng_frame *f, struct err *
 /* Bodies. Encoders append to b; decoders check every field and borrow from the body (ids are copied into the arena). */
 bool eng_frame_put_submit(struct buf *b, const struct eng_request *r, uint64_t now_ns);       /* deadline travels as time left */
 int eng_frame_get_submit(const struct eng_frame *f, uint64_t now_ns, struct arena *a, struct eng_request *r, struct err *e);
-bool eng_frame_put_tokens(struct buf *b, const int32_t *ids, uint32_t n, const char *text, size_t text_n);
-int eng_frame_get_tokens(const struct eng_frame *f, struct arena *a, const int32_t **ids, uint32_t *n, const char **text, size_t *text_n, struct err *e);
+struct eng_frame_tokens { const int32_t *ids; uint32_t n; const char *text; size_t text_n; const struct eng_logprobs *logprobs; /* [n], or NULL */ };
+bool eng_frame_put_tokens(struct buf *b, const struct eng_frame_tokens *t);
+bool eng_frame_put_logprobs(struct buf *b, const struct eng_logprobs *l); /* one record, for who builds a TOKENS body piece by piece */
+int eng_frame_get_tokens(const struct eng_frame *f, struct arena *a, struct eng_frame_tokens *t, struct err *e);
 bool eng_frame_put_done(struct buf *b, const struct eng_event *ev);
 int eng_frame_get_done(const struct eng_frame *f, struct eng_event *ev, struct eng_usage *u, struct err *done_err, struct err *e);
 bool eng_frame_put_refused(struct buf *b, const struct err *why);

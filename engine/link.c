@@ -36,6 +36,7 @@ static void news_init(struct link_news *n)
     buf_init(&n->ids, LINK_PENDING_MAX);
     buf_init(&n->text, LINK_PENDING_MAX);
     buf_init(&n->last, LINK_PENDING_MAX);
+    buf_init(&n->logprobs, LINK_PENDING_MAX);
 }
 
 static void news_clear(struct link_news *n)
@@ -43,6 +44,7 @@ static void news_clear(struct link_news *n)
     buf_reset(&n->ids);
     buf_reset(&n->text);
     buf_reset(&n->last);
+    buf_reset(&n->logprobs);
     n->started = n->done = n->overflow = false;
 }
 
@@ -51,6 +53,7 @@ static void news_free(struct link_news *n)
     buf_free(&n->ids);
     buf_free(&n->text);
     buf_free(&n->last);
+    buf_free(&n->logprobs);
 }
 
 /* A gateway numbers its requests one after the other: their low bits spread well. */
@@ -125,16 +128,19 @@ static void note(struct link_news *n, const struct eng_event *ev)
     case ENG_EV_TOKEN:
         buf_u32(&n->ids, (uint32_t)ev->token);
         buf_add(&n->text, ev->text, ev->n);
+        if (ev->logprobs)
+            eng_frame_put_logprobs(&n->logprobs, ev->logprobs);
         break;
     case ENG_EV_DONE:
         n->done = true;
         n->finish = ev->finish;
+        n->stop = ev->stop;
         n->usage = ev->usage ? *ev->usage : (struct eng_usage){0};
         n->err = ev->err ? *ev->err : (struct err){0};
         buf_add(&n->last, ev->text, ev->n);
         break;
     }
-    n->overflow |= n->ids.failed || n->text.failed || n->last.failed;
+    n->overflow |= n->logprobs.failed || n->ids.failed || n->text.failed || n->last.failed;
 }
 
 void eng_link_event(void *link, const struct eng_event *ev)
@@ -366,7 +372,7 @@ out:
 static bool make_hello(eng_link *l, const char *description, size_t n)
 {
     buf_reset(&l->hello);
-    buf_printf(&l->hello, "{\"proto\":1,\"pid\":%ld", (long)getpid());
+    buf_printf(&l->hello, "{\"proto\":%d,\"pid\":%ld", ENG_PROTO, (long)getpid());
     size_t skip = 1;
     while (skip < n && strchr(" \t\r\n", description[skip]))
         skip++;

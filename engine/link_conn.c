@@ -90,8 +90,8 @@ static int on_hello(struct link_conn *c, const struct eng_frame *f, struct err *
     lim.bytes_max = 64 << 10;
     arena_init(&a, 1 << 20);
     int rc = json_parse(&v, (const char *)f->body, f->n, &lim, &a, e);
-    if (!rc && (!json_u64(json_get(v, "proto"), &proto) || proto != 1))
-        rc = err_set(e, ERR_UNSUPPORTED, "the gateway speaks protocol %llu, this engine 1", (unsigned long long)proto);
+    if (!rc && (!json_u64(json_get(v, "proto"), &proto) || proto != ENG_PROTO))
+        rc = err_set(e, ERR_UNSUPPORTED, "the gateway speaks protocol %llu, this engine %d", (unsigned long long)proto, ENG_PROTO);
     arena_free(&a);
     c->hello = !rc;
     return rc;
@@ -216,15 +216,17 @@ void link_conn_news(eng_link *l, struct link_conn *c, struct link_slot *s, struc
         buf_u32(&b, (uint32_t)(n->ids.len / 4)); /* what eng_frame_put_tokens writes: the ids are little-endian already */
         buf_add(&b, n->ids.data, n->ids.len);
         buf_blob(&b, n->text.data, n->text.len);
+        buf_u32(&b, n->logprobs.len ? (uint32_t)(n->ids.len / 4) : 0);
+        buf_add(&b, n->logprobs.data, n->logprobs.len);
         put(c, ENG_FR_TOKENS, s->request, b.data, b.len);
     }
     if (n->done || n->overflow) {
-        struct eng_event ev = {.type = ENG_EV_DONE, .finish = n->finish, .usage = &n->usage, .text = n->last.data, .n = n->last.len,
+        struct eng_event ev = {.type = ENG_EV_DONE, .finish = n->finish, .stop = n->stop, .usage = &n->usage, .text = n->last.data, .n = n->last.len,
                                .err = n->finish == ENG_FAILED ? &n->err : NULL};
         struct err lost;
         if (n->overflow) {
             err_set(&lost, ERR_LIMIT, "more output than may wait for a connection that does not read");
-            ev = (struct eng_event){.type = ENG_EV_DONE, .finish = ENG_FAILED, .err = &lost};
+            ev = (struct eng_event){.type = ENG_EV_DONE, .finish = ENG_FAILED, .stop = -1, .err = &lost};
         }
         buf_reset(&b);
         eng_frame_put_done(&b, &ev);

@@ -11,8 +11,10 @@ enum { LINK_PENDING_MAX = 4 << 20 /* bytes of ids or text that wait in one slot 
 /* What the scheduler has said about a request and no frame has told yet. */
 struct link_news {
     struct buf ids, text, last;   /* i32 ids as bytes; text after them; text of the end */
+    struct buf logprobs;          /* records, as many as ids or none */
     bool started, done, overflow; /* overflow: it did not fit, the request is failed */
     enum eng_finish finish;
+    int32_t stop;
     struct eng_usage usage;
     struct err err;
 };

@@ -26,8 +26,8 @@ static const char tmpl[] = "{% for message in messages %}{{ message['role'] }}: 
 struct seq {
     uint64_t id, due, key, turn;   /* key: when to look at it; turn: equal keys are served in the order of entry */
     uint32_t heap_at;
-    bool busy, cancel, paused, started, ended, ignore_eos;
-    uint32_t n_prompt, n_out, max_tokens, min_tokens;
+    bool busy, cancel, paused, started, ended, ignore_eos, logprobs;
+    uint32_t n_prompt, n_out, max_tokens, min_tokens, top_logprobs;
     uint64_t submit_ns, first_ns, deadline_ns, text_skip; /* skip: of what comes, so much was delivered by an earlier life */
     struct eng_stops *stops;       /* NULL: none; then nothing is ever held back */
     struct buf pending;            /* text that has not gone out */
@@ -160,6 +160,8 @@ static int seq_new(struct seq **out, eng_mock *m, const struct eng_request *r, s
     s->max_tokens = r->max_tokens && r->max_tokens < m->ctx - n_prompt ? r->max_tokens : m->ctx - n_prompt;
     s->min_tokens = r->min_tokens;
     s->ignore_eos = r->ignore_eos;
+    s->logprobs = r->logprobs;
+    s->top_logprobs = r->top_logprobs;
     s->deadline_ns = r->deadline_ns;
     s->submit_ns = clock_now_ns();
     s->due = first_due(m, s->submit_ns);
@@ -249,12 +251,12 @@ void eng_mock_stats(eng_mock *m, struct eng_stats *s)
 
 /* ---- the timer thread ------------------------------------------------------------------------------------------ */
 
-static void say_done(eng_mock *m, struct seq *s, enum eng_finish f, size_t ready, const struct err *why, uint64_t now)
+static void say_done(eng_mock *m, struct seq *s, enum eng_finish f, int32_t stop, size_t ready, const struct err *why, uint64_t now)
 {
     struct eng_usage u = {.prompt_tokens = s->n_prompt, .output_tokens = s->n_out, .prefill_ns = (s->first_ns ? s->first_ns : now) - s->submit_ns,
                           .decode_ns = s->first_ns ? now - s->first_ns : 0};
     struct eng_event ev = {.type = ENG_EV_DONE, .id = s->id, .n_out = s->n_out, .text = ready ? s->pending.data : "",
-                           .n = ready, .finish = f, .usage = &u, .err = why};
+                           .n = ready, .stop = stop, .finish = f, .usage = &u, .err = why};
     s->ended = true;
     m->event(m->ctx_event, &ev);
 }
@@ -265,22 +267,26 @@ static void say_token(eng_mock *m, struct seq *s, uint64_t now)
     const struct mock_text *x = &m->text;
     uint32_t i = s->n_out++;
     size_t ready;
+    uint32_t which;
     mock_text_put(x, i, m->interval_ns ? s->due : now, &s->pending);
     skip_sent(s);
     ready = s->pending.len;
-    bool stopped = s->stops && eng_stops_scan(s->stops, s->pending.data, s->pending.len, &ready);
+    bool stopped = s->stops && eng_stops_scan(s->stops, s->pending.data, s->pending.len, &ready, &which);
     struct eng_event ev = {.type = ENG_EV_TOKEN, .id = s->id, .token = x->t[i % x->n_t].id, .n_out = s->n_out, .text = s->pending.data, .n = ready};
+    struct eng_logprobs sure = {.logprob = 0, .n_top = s->top_logprobs ? 1 : 0, .top = {{ev.token, 0}}}; /* it could not have said anything else */
+    if (s->logprobs)
+        ev.logprobs = &sure;
     if (!s->first_ns)
         s->first_ns = now;
     m->event(m->ctx_event, &ev);
     buf_consume(&s->pending, ready);
     s->due = m->interval_ns ? s->due + m->interval_ns : now;
     if (stopped)
-        say_done(m, s, ENG_STOP, 0, NULL, now);
+        say_done(m, s, ENG_STOP, (int32_t)which, 0, NULL, now);
     else if (s->n_out >= s->max_tokens)
-        say_done(m, s, ENG_LENGTH, s->pending.len, NULL, now);
+        say_done(m, s, ENG_LENGTH, -1, s->pending.len, NULL, now);
     else if (s->n_out % x->n_t == 0 && !s->ignore_eos && s->n_out >= s->min_tokens)
-        say_done(m, s, ENG_STOP, s->pending.len, NULL, now);
+        say_done(m, s, ENG_STOP, -1, s->pending.len, NULL, now);
 }
 
 static void speak(eng_mock *m, struct seq *s, bool cancel, uint64_t now)
@@ -289,11 +295,11 @@ static void speak(eng_mock *m, struct seq *s, bool cancel, uint64_t now)
     if (cancel || s->pending.failed) {
         if (!cancel)
             err_set(&why, ERR_NOMEM, "mock: %zu bytes of text wait", s->pending.len);
-        say_done(m, s, cancel ? ENG_CANCELLED : ENG_FAILED, 0, cancel ? NULL : &why, now);
+        say_done(m, s, cancel ? ENG_CANCELLED : ENG_FAILED, -1, 0, cancel ? NULL : &why, now);
         return;
     }
     if (s->deadline_ns && now >= s->deadline_ns) {
-        say_done(m, s, ENG_DEADLINE, s->pending.len, NULL, now);
+        say_done(m, s, ENG_DEADLINE, -1, s->pending.len, NULL, now);
         return;
     }
     if (!s->started) {
@@ -302,7 +308,7 @@ static void speak(eng_mock *m, struct seq *s, bool cancel, uint64_t now)
         m->event(m->ctx_event, &ev);
     }
     if (s->n_out >= s->max_tokens) /* it came back with all it may say */
-        say_done(m, s, ENG_LENGTH, s->pending.len, NULL, now);
+        say_done(m, s, ENG_LENGTH, -1, s->pending.len, NULL, now);
     else
         say_token(m, s, now);
 }

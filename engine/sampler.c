@@ -3,18 +3,20 @@
 #include <assert.h>
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "kernels/ops.h"
 
 struct cand { float p; int32_t id; };
-struct eng_sampler { uint32_t vocab; struct cand *c; float *x; const struct krn_ops *ops; };
+struct eng_sampler { uint32_t vocab; struct cand *c; float *x, *y; uint32_t *count; const struct krn_ops *ops; }; /* count: all 0 between calls */
 
 int eng_sampler_open(eng_sampler **out, uint32_t vocab, struct err *e)
 {
     *out = NULL;
     eng_sampler *s = calloc(1, sizeof *s);
     size_t n = vocab ? vocab : 1;
-    if (!s || !(s->c = malloc(n * sizeof *s->c)) || !(s->x = malloc(n * sizeof *s->x))) {
+    if (!s || !(s->c = malloc(n * sizeof *s->c)) || !(s->x = malloc(n * sizeof *s->x)) || !(s->y = malloc(n * sizeof *s->y)) ||
+        !(s->count = calloc(n, sizeof *s->count))) {
         eng_sampler_close(s);
         return err_set(e, ERR_NOMEM, "sampler for %u ids", vocab);
     }
@@ -30,6 +32,8 @@ void eng_sampler_close(eng_sampler *s)
         return;
     free(s->c);
     free(s->x);
+    free(s->y);
+    free(s->count);
     free(s);
 }
 
@@ -134,11 +138,53 @@ static size_t nucleus(struct cand *c, size_t n, double mass)
     return n;
 }
 
-int eng_sample(eng_sampler *s, const float *logits, uint32_t n_ids, const struct eng_sampling *p, uint32_t choice, uint32_t position,
-               const int32_t *banned, size_t n_banned, int32_t *id, struct err *e)
+/* Each distinct token of the range once: repetition takes any, the other two count the output. The last pass leaves count at 0. */
+static void penalize(eng_sampler *s, float *x, uint32_t n_ids, const struct eng_sampling *p, const struct eng_draw *d)
+{
+    uint32_t *count = s->count;
+    enum { SEEN = 1u << 31 };
+    bool rep = p->repetition > 0 && p->repetition != 1;
+    uint32_t from = rep ? 0 : d->n_prompt; /* the prompt matters to repetition alone */
+    for (uint32_t i = from; i < d->n_tokens; i++)
+        if ((uint32_t)d->tokens[i] < n_ids)
+            count[d->tokens[i]] += i >= d->n_prompt;
+    for (uint32_t i = from; i < d->n_tokens; i++) {
+        uint32_t t = (uint32_t)d->tokens[i];
+        if (t >= n_ids || count[t] & SEEN)
+            continue;
+        if (rep)
+            x[t] = x[t] > 0 ? x[t] / p->repetition : x[t] * p->repetition;
+        if (count[t])
+            x[t] -= p->frequency * (float)count[t] + p->presence;
+        count[t] |= SEEN;
+    }
+    for (uint32_t i = from; i < d->n_tokens; i++)
+        if ((uint32_t)d->tokens[i] < n_ids)
+            count[d->tokens[i]] = 0;
+}
+
+/* The row with biases and penalties; the row itself when there are none. */
+static const float *adjusted(eng_sampler *s, const float *logits, uint32_t n_ids, const struct eng_sampling *p, const struct eng_draw *d)
+{
+    bool penalties = d->n_tokens && (p->presence != 0 || p->frequency != 0 || (p->repetition > 0 && p->repetition != 1));
+    if (!penalties && !d->n_bias)
+        return logits;
+    memcpy(s->y, logits, n_ids * sizeof *s->y);
+    for (uint32_t i = 0; i < d->n_bias; i++)
+        if ((uint32_t)d->bias[i].id < n_ids)
+            s->y[d->bias[i].id] += d->bias[i].bias;
+    if (penalties)
+        penalize(s, s->y, n_ids, p, d);
+    return s->y;
+}
+
+int eng_sample(eng_sampler *s, const float *logits, uint32_t n_ids, const struct eng_sampling *p, const struct eng_draw *d, int32_t *id, struct err *e)
 {
     assert(n_ids <= s->vocab);
     float max = 0;
+    const int32_t *banned = d->banned;
+    size_t n_banned = d->n_banned;
+    logits = adjusted(s, logits, n_ids, p, d);
     int rc = argmax(logits, n_ids, banned, n_banned, id, &max, e);
     if (rc || p->temperature <= 0)
         return rc;
@@ -171,7 +217,7 @@ int eng_sample(eng_sampler *s, const float *logits, uint32_t n_ids, const struct
     total = 0;
     for (size_t i = 0; i < n; i++)
         total += (double)s->c[i].p;
-    double u = eng_uniform(p->seed, choice, position) * total, sum = 0;
+    double u = eng_uniform(p->seed, p->choice, d->position) * total, sum = 0;
     for (size_t i = 0; i < n; i++) {
         sum += (double)s->c[i].p;
         *id = s->c[i].id;
@@ -179,4 +225,31 @@ int eng_sample(eng_sampler *s, const float *logits, uint32_t n_ids, const struct
             break;
     }
     return ERR_OK;
+}
+
+void eng_sample_logprobs(eng_sampler *s, const float *logits, uint32_t n_ids, int32_t id, uint32_t k, struct eng_logprobs *out)
+{
+    assert(n_ids <= s->vocab && k <= ENG_TOP_MAX);
+    float max = -INFINITY;
+    double sum = 0;
+    out->n_top = 0;
+    for (uint32_t i = 0; i < n_ids; i++) {
+        float v = logits[i];
+        max = v > max ? v : max;
+        if (!k || (out->n_top == k && v <= out->top[k - 1].logprob))
+            continue;
+        uint32_t at = out->n_top < k ? out->n_top++ : k - 1; /* insertion: few of a vocabulary get this far */
+        for (; at && out->top[at - 1].logprob < v; at--)
+            out->top[at] = out->top[at - 1];
+        out->top[at] = (struct eng_top){(int32_t)i, v};
+    }
+    for (uint32_t i = 0; i < n_ids; i++)
+        s->x[i] = logits[i] - max;
+    s->ops->exp(s->x, s->x, n_ids);
+    for (uint32_t i = 0; i < n_ids; i++)
+        sum += (double)s->x[i];
+    double norm = (double)max + log(sum);
+    out->logprob = (float)((double)logits[id] - norm);
+    for (uint32_t i = 0; i < out->n_top; i++)
+        out->top[i].logprob = (float)((double)out->top[i].logprob - norm);
 }

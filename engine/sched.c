@@ -206,7 +206,16 @@ static void take_token(eng_engine *g, struct eng_seq *s, uint32_t pick)
         n_banned = 0;
     if (!s->first_ns)
         s->first_ns = clock_now_ns();
-    if (eng_sample(g->sampler, row, n_ids, &s->sampling, 0, s->n_out, eos, n_banned, &id, &e) || eng_seq_token(g, s, id, &f, &e))
+    struct eng_draw draw = {.position = s->n_out, .tokens = s->tokens, .n_prompt = s->n_prompt, .n_tokens = s->n_tokens, .bias = s->bias,
+                            .n_bias = s->n_bias, .banned = eos, .n_banned = n_banned};
+    struct eng_logprobs lp;
+    if (eng_sample(g->sampler, row, n_ids, &s->sampling, &draw, &id, &e)) {
+        finish(g, s, f, &e);
+        return;
+    }
+    if (s->logprobs)
+        eng_sample_logprobs(g->sampler, row, n_ids, id, s->top_logprobs, &lp);
+    if (eng_seq_token(g, s, id, s->logprobs ? &lp : NULL, &f, &e))
         finish(g, s, f, &e);
 }
 

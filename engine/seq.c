@@ -1,4 +1,5 @@
 /* One request's output: tokens become text that may leave, until an end is met. */
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -27,6 +28,15 @@ static int check_request(const eng_engine *g, const struct eng_request *r, struc
     if (!(s->temperature >= 0 && s->temperature <= 100) || !(s->top_p > 0 && s->top_p <= 1) || !(s->min_p >= 0 && s->min_p <= 1) || s->top_k < 0)
         return err_set(e, ERR_INVALID, "sampling: temperature %g (0..100), top_p %g (0..1], min_p %g [0..1], top_k %d (>= 0)",
                        (double)s->temperature, (double)s->top_p, (double)s->min_p, s->top_k);
+    if (!(fabsf(s->presence) <= 100) || !(fabsf(s->frequency) <= 100) || !(s->repetition >= 0 && s->repetition <= 100))
+        return err_set(e, ERR_INVALID, "penalties: presence %g, frequency %g (-100..100), repetition %g (0..100)", (double)s->presence,
+                       (double)s->frequency, (double)s->repetition);
+    if (r->n_bias > ENG_BIAS_MAX || r->top_logprobs > ENG_TOP_MAX)
+        return err_set(e, ERR_INVALID, "expected at most %d biased tokens and %d top logprobs, found %u and %u", ENG_BIAS_MAX, ENG_TOP_MAX, r->n_bias,
+                       r->top_logprobs);
+    for (uint32_t i = 0; i < r->n_bias; i++)
+        if (r->bias[i].id < 0 || (uint32_t)r->bias[i].id >= vocab || !isfinite(r->bias[i].bias))
+            return err_set(e, ERR_INVALID, "bias of token %d: expected an id below %u and a finite value", r->bias[i].id, vocab);
     return ERR_OK;
 }
 
@@ -57,7 +67,8 @@ int eng_seq_new(struct eng_seq **out, const eng_engine *g, const struct eng_requ
     s->max_tokens = r->max_tokens && r->max_tokens < room ? r->max_tokens : room;
     s->tokens_cap = n_prompt + s->max_tokens;
     buf_init(&s->pending, PENDING_MAX);
-    if (s->tokens_cap < r->n_ids || !(s->tokens = malloc(s->tokens_cap * sizeof *s->tokens)) || !buf_reserve(&s->pending, 4096)) {
+    if (s->tokens_cap < r->n_ids || !(s->tokens = malloc(s->tokens_cap * sizeof *s->tokens)) || !buf_reserve(&s->pending, 4096) ||
+        (r->n_bias && !(s->bias = malloc(r->n_bias * sizeof *s->bias)))) {
         rc = s->tokens_cap < r->n_ids ? err_set(e, ERR_INVALID, "resumed with %u tokens of output, at most %u were asked for", r->n_done, s->max_tokens)
                                       : err_set(e, ERR_NOMEM, "request of %u tokens", s->tokens_cap);
         eng_seq_free(s);
@@ -71,6 +82,11 @@ int eng_seq_new(struct eng_seq **out, const eng_engine *g, const struct eng_requ
     s->min_tokens = r->min_tokens;
     s->ignore_eos = r->ignore_eos;
     s->sampling = r->sampling;
+    if ((s->n_bias = r->n_bias))
+        memcpy(s->bias, r->bias, r->n_bias * sizeof *s->bias);
+    s->logprobs = r->logprobs;
+    s->top_logprobs = r->top_logprobs;
+    s->stop = -1;
     s->text_skip = r->text_skip;
     s->deadline_ns = r->deadline_ns;
     s->priority = r->priority;
@@ -98,6 +114,7 @@ void eng_seq_free(struct eng_seq *s)
         return;
     buf_free(&s->pending);
     free(s->tokens);
+    free(s->bias);
     free(s);
 }
 
@@ -120,7 +137,7 @@ static bool is_eos(const eng_engine *g, int32_t id)
     return false;
 }
 
-bool eng_seq_token(eng_engine *g, struct eng_seq *s, int32_t id, enum eng_finish *f, struct err *e)
+bool eng_seq_token(eng_engine *g, struct eng_seq *s, int32_t id, const struct eng_logprobs *lp, enum eng_finish *f, struct err *e)
 {
     s->tokens[s->n_tokens++] = id;
     s->n_out++;
@@ -136,8 +153,10 @@ bool eng_seq_token(eng_engine *g, struct eng_seq *s, int32_t id, enum eng_finish
     }
     skip_sent(s);
     size_t ready;
-    if (eng_stops_scan(&s->stops, s->pending.data, s->pending.len, &ready)) {
+    uint32_t which;
+    if (eng_stops_scan(&s->stops, s->pending.data, s->pending.len, &ready, &which)) {
         *f = ENG_STOP;
+        s->stop = (int32_t)which;
         s->pending.len = ready; /* nothing after it ever leaves */
         over = true;
     } else if (!over && (s->n_out >= s->max_tokens || s->n_tokens >= g->c.ctx)) {
@@ -145,7 +164,7 @@ bool eng_seq_token(eng_engine *g, struct eng_seq *s, int32_t id, enum eng_finish
         over = true;
     }
     struct eng_event ev = {.type = ENG_EV_TOKEN, .id = s->id, .token = id, .n_out = s->n_out,
-                           .text = s->pending.data ? s->pending.data : "", .n = over ? 0 : ready};
+                           .text = s->pending.data ? s->pending.data : "", .n = over ? 0 : ready, .logprobs = lp};
     g->event(g->ctx, &ev);
     if (!over)
         buf_consume(&s->pending, ready);
@@ -156,7 +175,8 @@ void eng_seq_done(eng_engine *g, struct eng_seq *s, enum eng_finish f, const str
 {
     if (f == ENG_STOP || f == ENG_LENGTH) {
         size_t stop_at;
-        bool stopped = eng_stops_scan(&s->stops, s->pending.data ? s->pending.data : "", s->pending.len, &stop_at);
+        uint32_t which;
+        bool stopped = eng_stops_scan(&s->stops, s->pending.data ? s->pending.data : "", s->pending.len, &stop_at, &which);
         if (!stopped) /* an unfinished character leaves as U+FFFD, held-back text as it is */
             eng_detok_end(g->model->tok, &s->detok, &s->pending);
         skip_sent(s);
@@ -169,6 +189,6 @@ void eng_seq_done(eng_engine *g, struct eng_seq *s, enum eng_finish f, const str
     s->usage.decode_ns = s->first_ns ? now - s->first_ns : 0;
     s->finished = true;
     struct eng_event ev = {.type = ENG_EV_DONE, .id = s->id, .n_out = s->n_out, .text = s->pending.data ? s->pending.data : "",
-                           .n = s->pending.len, .finish = f, .usage = &s->usage, .err = f == ENG_FAILED ? why : NULL};
+                           .n = s->pending.len, .finish = f, .stop = f == ENG_STOP ? s->stop : -1, .usage = &s->usage, .err = f == ENG_FAILED ? why : NULL};
     g->event(g->ctx, &ev);
 }

@@ -2,7 +2,7 @@
 
 #include <string.h>
 
-bool eng_stops_scan(const struct eng_stops *s, const char *pending, size_t n, size_t *ready)
+bool eng_stops_scan(const struct eng_stops *s, const char *pending, size_t n, size_t *ready, uint32_t *which)
 {
     size_t first = SIZE_MAX, hold = n; /* earliest complete stop; earliest place where one might have begun */
     for (uint32_t i = 0; i < s->n; i++) {
@@ -11,8 +11,10 @@ bool eng_stops_scan(const struct eng_stops *s, const char *pending, size_t n, si
             size_t have = n - at < len ? n - at : len;
             if (memcmp(pending + at, s->text[i], have) != 0)
                 continue;
-            if (have == len && at < first)
+            if (have == len && at < first) {
                 first = at;
+                *which = i;
+            }
             if (have < len && at < hold)
                 hold = at;
             break; /* a later match of the same string cannot come first */

@@ -10,6 +10,7 @@
 struct eng_stops { uint32_t n; uint32_t len[ENG_STOPS_MAX]; char text[ENG_STOPS_MAX][ENG_STOP_LEN_MAX]; };
 
 /* pending holds text not yet sent. Returns true when a stop string is complete in it: *ready is then the text before the
- * earliest one and the stream is over. Otherwise *ready is how many bytes may leave now. */
-bool eng_stops_scan(const struct eng_stops *s, const char *pending, size_t n, size_t *ready);
+ * earliest one (of several that begin there, the first in the list), *which its index, and the stream is over. Otherwise *ready is how many
+ * bytes may leave now. */
+bool eng_stops_scan(const struct eng_stops *s, const char *pending, size_t n, size_t *ready, uint32_t *which);
 #endif

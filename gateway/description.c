@@ -2,6 +2,8 @@
 
 #include <string.h>
 
+#include "engine/frame.h"
+
 static int need_u32(const struct json *o, const char *key, uint32_t min, uint32_t *out, struct err *e)
 {
     uint64_t v;
@@ -84,8 +86,8 @@ int gw_description_read(struct gw_description *d, const void *json, size_t n, st
         return err_prefix(e, rc, "engine description");
     if (!json_u64(json_get(o, "proto"), &proto))
         return err_set(e, ERR_FORMAT, "engine description: 'proto': expected an integer");
-    if (proto != 1)
-        return err_set(e, ERR_UNSUPPORTED, "the engine speaks protocol %llu, this gateway 1", (unsigned long long)proto);
+    if (proto != ENG_PROTO)
+        return err_set(e, ERR_UNSUPPORTED, "the engine speaks protocol %llu, this gateway %d", (unsigned long long)proto, ENG_PROTO);
     if (!(d->id = json_str(json_get(o, "id"))) || !*d->id)
         return err_set(e, ERR_FORMAT, "engine description: 'id': expected a string");
     if ((rc = need_u32(o, "ctx", 1, &d->ctx, e)) || (rc = need_u32(o, "seqs", 1, &d->seqs, e)) ||

@@ -243,10 +243,10 @@ static void on_event(struct bufferevent *bev, short what, void *ctx)
     struct gw_engine *g = ctx;
     (void)bev;
     if (what & BEV_EVENT_CONNECTED) {
-        static const char hello[] = "{\"proto\":1,\"role\":\"gateway\"}";
+        char hello[64];
         g->heard_ns = clock_now_ns();
         to_state(g, LINE_GREETING);
-        gw_line_send(g, ENG_FR_HELLO, 0, hello, sizeof hello - 1);
+        gw_line_send(g, ENG_FR_HELLO, 0, hello, (size_t)snprintf(hello, sizeof hello, "{\"proto\":%d,\"role\":\"gateway\"}", ENG_PROTO));
     } else if (what & (BEV_EVENT_EOF | BEV_EVENT_ERROR)) {
         int err = EVUTIL_SOCKET_ERROR();
         line_down(g, what & BEV_EVENT_EOF ? "closed by the engine" : evutil_socket_error_to_string(err));

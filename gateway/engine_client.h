@@ -38,9 +38,10 @@ struct gw_served *gw_engine_served(gw_engine *g);
 enum gw_stream_event_type { GW_ST_STARTED, GW_ST_TOKENS, GW_ST_DONE, GW_ST_REFUSED, GW_ST_LOST };
 struct gw_stream_event {
     enum gw_stream_event_type type;
-    uint32_t n_tokens;               /* TOKENS: how many, not counting what was regenerated after a loss */
+    uint32_t n_tokens; const int32_t *ids; const struct eng_logprobs *logprobs; /* TOKENS: not counting what was regenerated after a loss; logprobs NULL unless asked for */
     const char *text; size_t n;      /* TOKENS, DONE: valid in the call */
     enum eng_finish finish;          /* DONE */
+    int32_t stop;                    /* DONE: the stop string that was met; -1: none */
     struct eng_usage usage;          /* DONE */
     struct err err;                  /* DONE with ENG_FAILED, REFUSED, LOST */
 };

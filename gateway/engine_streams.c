@@ -12,6 +12,7 @@
 
 #define AGAIN_NS (200 * NS_PER_MS) /* between two tries with an engine that is full */
 #define SUBMIT_BYTES_MAX (256u << 20)
+#define TOKENS_MEMORY_MAX (128u << 20) /* what a frame of one body can be decoded to, logprobs included */
 
 /* ---- the object ------------------------------------------------------------------------------------------- */
 
@@ -56,6 +57,7 @@ static void stream_free(struct gw_stream *s)
     free((void *)s->req.stops);
     free((void *)s->req.stop_lens);
     free((void *)s->req.tenant);
+    free((void *)s->req.bias);
     gw_served_unref(s->served);
     free(s);
 }
@@ -78,6 +80,17 @@ static bool copy_stops(struct gw_stream *s, const struct eng_request *r)
     return true;
 }
 
+static bool copy_bias(struct gw_stream *s, const struct eng_request *r)
+{
+    if (!r->n_bias)
+        return true;
+    struct eng_bias *b = malloc(r->n_bias * sizeof *b);
+    if (b)
+        memcpy(b, r->bias, r->n_bias * sizeof *b);
+    s->req.bias = b;
+    return b != NULL;
+}
+
 static struct gw_stream *stream_new(const struct eng_request *r)
 {
     struct gw_stream *s = calloc(1, sizeof *s);
@@ -88,11 +101,12 @@ static struct gw_stream *stream_new(const struct eng_request *r)
     s->req.stops = NULL;
     s->req.stop_lens = NULL;
     s->req.tenant = NULL;
+    s->req.bias = NULL;
     s->n_prompt = r->n_ids;
     s->ids_cap = r->n_ids + 64;
     int32_t *ids = malloc(s->ids_cap * sizeof *ids);
     s->req.ids = ids;
-    if (!ids || !copy_stops(s, r) || (r->tenant && !(s->req.tenant = strdup(r->tenant)))) {
+    if (!ids || !copy_stops(s, r) || !copy_bias(s, r) || (r->tenant && !(s->req.tenant = strdup(r->tenant)))) {
         stream_free(s);
         return NULL;
     }
@@ -231,7 +245,7 @@ static void do_cancel(struct gw_engine *g, uint64_t id)
         return;
     if (s->sent && g->state == LINE_UP)
         gw_line_send(g, ENG_FR_CANCEL, id, NULL, 0);
-    struct gw_stream_event ev = {.type = GW_ST_DONE, .finish = ENG_CANCELLED};
+    struct gw_stream_event ev = {.type = GW_ST_DONE, .finish = ENG_CANCELLED, .stop = -1};
     ev.usage.prompt_tokens = s->n_prompt;
     ev.usage.output_tokens = s->req.n_ids - s->n_prompt;
     end_stream(g, s, &ev);
@@ -287,14 +301,16 @@ static bool keep_ids(struct gw_stream *s, const int32_t *ids, uint32_t n)
 }
 
 /* Tokens made a second time must be the ones we have: anything else means the bits differ and the text would not fit together. */
-static bool same_again(struct gw_stream *s, const int32_t **ids, uint32_t *n)
+static bool same_again(struct gw_stream *s, struct eng_frame_tokens *t)
 {
-    while (s->regenerated && *n) {
-        if (**ids != s->req.ids[s->req.n_ids - s->regenerated])
+    while (s->regenerated && t->n) {
+        if (*t->ids != s->req.ids[s->req.n_ids - s->regenerated])
             return false;
         s->regenerated--;
-        (*ids)++;
-        (*n)--;
+        t->ids++;
+        t->n--;
+        if (t->logprobs)
+            t->logprobs++;
     }
     return true;
 }
@@ -311,21 +327,24 @@ static void on_tokens(struct gw_engine *g, struct gw_stream *s, const struct eng
 {
     struct gw_stream_event ev = {.type = GW_ST_TOKENS};
     struct arena a;
-    struct err e;
-    const int32_t *ids;
-    uint32_t n;
+    struct err e = {.msg = "logprobs were asked for and are missing"};
+    struct eng_frame_tokens t;
 
-    arena_init(&a, ENG_FRAME_BODY_MAX * 2);
-    if (eng_frame_get_tokens(f, &a, &ids, &n, &ev.text, &ev.n, &e)) {
+    arena_init(&a, TOKENS_MEMORY_MAX);
+    if (eng_frame_get_tokens(f, &a, &t, &e) || (s->req.logprobs && t.n && !t.logprobs)) {
         log_error("engine: tokens of request %llu: %s", (unsigned long long)s->id, e.msg);
         gw_line_send(g, ENG_FR_CANCEL, s->id, NULL, 0);
         lose(g, s, ERR_FORMAT, "the engine sent tokens that cannot be read");
-    } else if (!same_again(s, &ids, &n) || !keep_ids(s, ids, n)) {
+    } else if (!same_again(s, &t) || !keep_ids(s, t.ids, t.n)) {
         gw_line_send(g, ENG_FR_CANCEL, s->id, NULL, 0);
         lose(g, s, ERR_FORMAT, "the engine did not go on where it had stopped");
     } else {
         on_started(s);
-        ev.n_tokens = n;
+        ev.n_tokens = t.n;
+        ev.ids = t.ids;
+        ev.logprobs = t.logprobs;
+        ev.text = t.text;
+        ev.n = t.text_n;
         s->text_bytes += ev.n;
         if (ev.n_tokens || ev.n)
             s->f(s->ctx, &ev);
@@ -346,6 +365,7 @@ static void on_done(struct gw_engine *g, struct gw_stream *s, const struct eng_f
     ev.text = done.text;
     ev.n = done.n;
     ev.finish = done.finish;
+    ev.stop = done.stop;
     end_stream(g, s, &ev);
 }
 

@@ -1,5 +1,6 @@
 /* engine/engine: real scheduler, real kernels, a tiny model made on the spot. Same bits whatever the company, every end once. */
 #include <check.h>
+#include <math.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -17,6 +18,9 @@ enum { MAX = 32, OUT = 256 };
 struct req {
     int32_t ids[OUT];
     uint32_t n, n_done_events, started;
+    float logprob[OUT];
+    struct eng_top top[OUT];
+    int32_t stop;
     char text[4096];
     size_t text_n;
     enum eng_finish finish;
@@ -40,6 +44,10 @@ static void on_event(void *ctx, const struct eng_event *ev)
         r->started++;
     if (ev->type == ENG_EV_TOKEN && ev->id == 1 && ev->n_out < OUT)
         b->allocs_at[ev->n_out] = alloc_count();
+    if (ev->type == ENG_EV_TOKEN && r->n < OUT && ev->logprobs) {
+        r->logprob[r->n] = ev->logprobs->logprob;
+        r->top[r->n] = ev->logprobs->n_top == 3 ? ev->logprobs->top[0] : (struct eng_top){-1, 0};
+    }
     if (ev->type == ENG_EV_TOKEN && r->n < OUT)
         r->ids[r->n++] = ev->token;
     if (ev->n && r->text_n + ev->n < sizeof r->text) {
@@ -49,6 +57,7 @@ static void on_event(void *ctx, const struct eng_event *ev)
     if (ev->type == ENG_EV_DONE) {
         r->n_done_events++;
         r->finish = ev->finish;
+        r->stop = ev->stop;
         r->usage = *ev->usage;
     }
     pthread_cond_broadcast(&b->cond);
@@ -272,6 +281,60 @@ START_TEST(resume)
 }
 END_TEST
 
+static struct eng_bias bias_of_all[] = {{3, 1.5f}, {7, -100}};
+
+/* Everything that shapes a draw at once. */
+static int submit_shaped(struct box *b, uint64_t id, const int32_t *done, uint32_t n_done, float temp, uint32_t choice, struct err *e)
+{
+    int32_t ids[OUT];
+    fill_prompt(ids, 20, 2);
+    if (n_done)
+        memcpy(ids + 20, done, n_done * sizeof *ids);
+    struct eng_request r = {.id = id, .ids = ids, .n_ids = 20 + n_done, .n_done = n_done, .max_tokens = 60, .ignore_eos = true, .logprobs = true, .top_logprobs = 3,
+                            .bias = bias_of_all, .n_bias = 2,
+                            .sampling = {.temperature = temp, .top_p = 0.95f, .seed = 77, .choice = choice, .presence = 0.4f, .frequency = 0.3f, .repetition = 1.2f}};
+    return eng_submit(b->g, &r, e);
+}
+
+/* Penalties, biases and logprobs: other tokens than without; the same after a resumption; greedy tokens without shaping are the
+ * likeliest ones; choices differ when they draw. */
+START_TEST(shaping)
+{
+    static struct box b;
+    static struct req plain[MAX];
+    struct eng_config c = conf();
+    struct err e = {0};
+    float temp = _i ? 0.8f : 0.0f;
+    alone(&c, 2, temp, plain);
+    open_box(&b, &c);
+    ck_assert_msg(submit_shaped(&b, 1, NULL, 0, temp, 0, &e) == ERR_OK, "%s", e.msg);
+    wait_done(&b, 1);
+    struct req *all = &b.r[1];
+    ck_assert_uint_eq(all->n, 60);
+    int counts[300] = {0}, most = 0, likeliest = 0;
+    for (uint32_t i = 0; i < all->n; i++) {
+        ck_assert_int_ne(all->ids[i], 7);
+        most = ++counts[all->ids[i]] > most ? counts[all->ids[i]] : most;
+        ck_assert(all->logprob[i] <= 0 && all->top[i].id >= 0 && all->logprob[i] <= all->top[i].logprob);
+        likeliest += all->top[i].id == all->ids[i];
+        ck_assert(all->top[i].id != all->ids[i] || all->top[i].logprob == all->logprob[i]);
+    }
+    ck_assert(most < 30 && likeliest < 60);
+    for (uint32_t k = 1; k < 60; k += 17) { /* each with what the first life made so far */
+        ck_assert_int_eq(submit_shaped(&b, 2 + k % MAX, all->ids, k, temp, 0, &e), ERR_OK);
+        wait_done(&b, 2 + k % MAX);
+        struct req *got = &b.r[2 + k % MAX];
+        ck_assert_uint_eq(got->n, 60 - k);
+        ck_assert(!memcmp(got->ids, all->ids + k, got->n * sizeof *got->ids));
+        ck_assert(!memcmp(got->logprob, all->logprob + k, got->n * sizeof *got->logprob));
+    }
+    ck_assert_int_eq(submit_shaped(&b, 31, NULL, 0, temp, 1, &e), ERR_OK);
+    wait_done(&b, 31);
+    ck_assert_int_eq(memcmp(b.r[31].ids, all->ids, 60 * sizeof *all->ids) == 0, temp <= 0);
+    eng_close(b.g);
+}
+END_TEST
+
 /* After warm-up a token allocates nothing: not in the scheduler, not in kernels, not in sampling. */
 START_TEST(allocations)
 {
@@ -283,11 +346,14 @@ START_TEST(allocations)
         return;
     }
     open_box(&b, &c);
-    ck_assert_int_eq(submit(&b, 1, 10, 100, _i ? 0.7f : 0, &e), ERR_OK);
+    if (_i == 2)
+        ck_assert_int_eq(submit_shaped(&b, 1, NULL, 0, 0.7f, 0, &e), ERR_OK);
+    else
+        ck_assert_int_eq(submit(&b, 1, 10, 100, _i ? 0.7f : 0, &e), ERR_OK);
     wait_done(&b, 1);
     eng_close(b.g);
     ck_assert_uint_gt(b.allocs_at[5], 0);
-    ck_assert_uint_eq(b.allocs_at[99], b.allocs_at[5]);
+    ck_assert_uint_eq(b.allocs_at[_i == 2 ? 59 : 99], b.allocs_at[5]);
 }
 END_TEST
 
@@ -300,17 +366,19 @@ START_TEST(stop_strings)
     alone(&c, 3, 0, ref);
     ck_assert_uint_gt(ref[3].text_n, 6);
     char stop[3] = {ref[3].text[4], ref[3].text[5], 0};
-    const char *stops[] = {stop};
-    uint32_t lens[] = {2};
+    const char *stops[] = {"never said", stop};
+    uint32_t lens[] = {10, 2};
     const char *first = strstr(ref[3].text, stop);
     int32_t ids[OUT];
     open_box(&b, &c);
     fill_prompt(ids, 26, 3);
     struct eng_request r = {.id = 3, .ids = ids, .n_ids = 26, .max_tokens = 24, .ignore_eos = true, .sampling = {.top_p = 1}, .stops = stops,
-                            .stop_lens = lens, .n_stops = 1};
+                            .stop_lens = lens, .n_stops = 2};
     ck_assert_int_eq(eng_submit(b.g, &r, &e), ERR_OK);
     wait_done(&b, 3);
     ck_assert_int_eq(b.r[3].finish, ENG_STOP);
+    ck_assert_int_eq(b.r[3].stop, 1);
+    ck_assert_int_eq(ref[3].stop, -1);
     ck_assert_uint_eq(b.r[3].text_n, (size_t)(first - ref[3].text));
     ck_assert(!memcmp(b.r[3].text, ref[3].text, b.r[3].text_n));
     eng_close(b.g);
@@ -395,6 +463,17 @@ START_TEST(refusals)
     r.sampling.top_p = 0;
     ck_assert_int_eq(eng_submit(b.g, &r, &e), ERR_INVALID);
     r = ok;
+    r.sampling.presence = INFINITY;
+    ck_assert_int_eq(eng_submit(b.g, &r, &e), ERR_INVALID);
+    r = ok;
+    r.bias = (struct eng_bias[1]){{1 << 20, 1}};
+    r.n_bias = 1;
+    ck_assert_int_eq(eng_submit(b.g, &r, &e), ERR_INVALID);
+    ck_assert_ptr_nonnull(strstr(e.msg, "1048576"));
+    r = ok;
+    r.top_logprobs = 21;
+    ck_assert_int_eq(eng_submit(b.g, &r, &e), ERR_INVALID);
+    r = ok;
     r.n_stops = 17;
     ck_assert_int_eq(eng_submit(b.g, &r, &e), ERR_INVALID);
     ck_assert_int_eq(eng_submit(b.g, &ok, &e), ERR_OK);
@@ -424,7 +503,8 @@ int main(void)
     tcase_add_test(t, bits);
     tcase_add_test(t, preemption);
     tcase_add_test(t, resume);
-    tcase_add_loop_test(t, allocations, 0, 2);
+    tcase_add_loop_test(t, shaping, 0, 2);
+    tcase_add_loop_test(t, allocations, 0, 3);
     tcase_add_test(t, stop_strings);
     suite_add_tcase(s, t);
     t = tcase_create("limits");

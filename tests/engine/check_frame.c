@@ -7,10 +7,14 @@
 static const int32_t ids[] = {1, 2, 50000, INT32_MAX};
 static const char *const stops[] = {"\n\n", "END\0x"};
 static const uint32_t stop_lens[] = {2, 5};
+static const struct eng_bias biases[] = {{7, -100}, {50000, 2.5f}};
+static const struct eng_logprobs logprobs[4] = {{.logprob = -1}, {.logprob = -2, .n_top = 1, .top = {{3, -0.5f}}}, {.logprob = -3}, {.logprob = -4}};
+static const struct eng_frame_tokens tokens = {ids, 4, "text", 4, logprobs};
 static const struct eng_request sample = {
     .ids = ids, .n_ids = 4, .n_done = 1, .text_skip = 77, .max_tokens = 9, .min_tokens = 3, .ignore_eos = true, .stops = stops,
     .stop_lens = stop_lens, .n_stops = 2, .deadline_ns = 5000, .priority = -2, .tenant = "acme",
-    .sampling = {.temperature = 0.7f, .top_p = 0.9f, .min_p = 0.05f, .top_k = 40, .seed = UINT64_MAX}};
+    .sampling = {.temperature = 0.7f, .top_p = 0.9f, .min_p = 0.05f, .top_k = 40, .seed = UINT64_MAX, .choice = 3, .presence = 0.5f, .frequency = -0.25f, .repetition = 1.1f},
+    .bias = biases, .n_bias = 2, .logprobs = true, .top_logprobs = 20};
 static const struct eng_usage usage = {10, 4, 6, 1ull << 40, 2, 3};
 
 static struct eng_frame frame_of(const struct buf *b)
@@ -22,8 +26,8 @@ static struct eng_frame frame_of(const struct buf *b)
 static void put_body(struct buf *b, int what)
 {
     struct err failed = {.code = ERR_IO, .msg = "drive gone"};
-    struct eng_event done = {.type = ENG_EV_DONE, .finish = ENG_FAILED, .usage = &usage, .text = "bye", .n = 3, .err = &failed};
-    bool ok = what == 0 ? eng_frame_put_submit(b, &sample, 4000) : what == 1 ? eng_frame_put_tokens(b, ids, 4, "text", 4)
+    struct eng_event done = {.type = ENG_EV_DONE, .finish = ENG_FAILED, .usage = &usage, .text = "bye", .n = 3, .stop = 2, .err = &failed};
+    bool ok = what == 0 ? eng_frame_put_submit(b, &sample, 4000) : what == 1 ? eng_frame_put_tokens(b, &tokens)
             : what == 2 ? eng_frame_put_done(b, &done) : eng_frame_put_refused(b, &failed);
     ck_assert(ok);
 }
@@ -34,11 +38,8 @@ static int get_body(const struct eng_frame *f, int what, struct arena *a, struct
     struct eng_event ev;
     struct eng_usage u;
     struct err why;
-    const int32_t *got;
-    const char *text;
-    uint32_t n;
-    size_t text_n;
-    return what == 0 ? eng_frame_get_submit(f, 0, a, &r, e) : what == 1 ? eng_frame_get_tokens(f, a, &got, &n, &text, &text_n, e)
+    struct eng_frame_tokens t;
+    return what == 0 ? eng_frame_get_submit(f, 0, a, &r, e) : what == 1 ? eng_frame_get_tokens(f, a, &t, e)
          : what == 2 ? eng_frame_get_done(f, &ev, &u, &why, e) : eng_frame_get_refused(f, &why, e);
 }
 
@@ -59,6 +60,8 @@ START_TEST(core)
     ck_assert(r.ignore_eos && r.n_stops == 2 && r.stop_lens[1] == 5 && !memcmp(r.stops[1], "END\0x", 5) && r.deadline_ns == 101000 && r.priority == -2);
     ck_assert(!strcmp(r.tenant, "acme") && r.sampling.temperature == 0.7f && r.sampling.top_p == 0.9f && r.sampling.min_p == 0.05f &&
               r.sampling.top_k == 40 && r.sampling.seed == UINT64_MAX);
+    ck_assert(r.sampling.choice == 3 && r.sampling.presence == 0.5f && r.sampling.frequency == -0.25f && r.sampling.repetition == 1.1f);
+    ck_assert(r.logprobs && r.top_logprobs == 20 && r.n_bias == 2 && !memcmp(r.bias, biases, sizeof biases));
     buf_reset(&b);
     ck_assert(eng_frame_put_submit(&b, &(struct eng_request){.ids = ids, .n_ids = 1, .deadline_ns = 5}, 10)); /* passed already: 1 ns is left */
     f = frame_of(&b);
@@ -68,18 +71,21 @@ START_TEST(core)
     buf_reset(&b);
     put_body(&b, 1);
     f = frame_of(&b);
-    const int32_t *got;
-    const char *text;
-    uint32_t n;
-    size_t text_n;
-    OK(eng_frame_get_tokens(&f, &a, &got, &n, &text, &text_n, &e));
-    ck_assert(n == 4 && !memcmp(got, ids, sizeof ids) && text_n == 4 && !memcmp(text, "text", 4));
+    struct eng_frame_tokens t;
+    OK(eng_frame_get_tokens(&f, &a, &t, &e));
+    ck_assert(t.n == 4 && !memcmp(t.ids, ids, sizeof ids) && t.text_n == 4 && !memcmp(t.text, "text", 4));
+    ck_assert(t.logprobs && t.logprobs[3].logprob == -4 && t.logprobs[1].n_top == 1 && t.logprobs[1].top[0].id == 3 && t.logprobs[1].top[0].logprob == -0.5f);
+    buf_reset(&b);
+    ck_assert(eng_frame_put_tokens(&b, &(struct eng_frame_tokens){.ids = ids, .n = 4}));
+    f = frame_of(&b);
+    OK(eng_frame_get_tokens(&f, &a, &t, &e));
+    ck_assert(t.n == 4 && !t.logprobs && !t.text_n);
 
     buf_reset(&b);
     put_body(&b, 2);
     f = frame_of(&b);
     OK(eng_frame_get_done(&f, &ev, &u, &why, &e));
-    ck_assert(ev.id == 42 && ev.finish == ENG_FAILED && !memcmp(&u, &usage, sizeof u) && ev.n == 3 && ev.err == &why && why.code == ERR_IO);
+    ck_assert(ev.id == 42 && ev.stop == 2 && ev.finish == ENG_FAILED && !memcmp(&u, &usage, sizeof u) && ev.n == 3 && ev.err == &why && why.code == ERR_IO);
     ck_assert_str_eq(why.msg, "drive gone");
     buf_reset(&b);
     ck_assert(eng_frame_put_done(&b, &(struct eng_event){.type = ENG_EV_DONE, .finish = ENG_LENGTH}));
@@ -240,9 +246,11 @@ START_TEST(errors)
         }
     }
     static const struct { size_t at; uint8_t v[4]; const char *words; } odd[] = {
-        {0, {255, 255, 255, 255}, "as many token ids"}, {4, {4}, "a prompt"}, {24, {2}, "unknown flags"}, {28, {0, 0, 192, 127}, "temperature"},
+        {0, {255, 255, 255, 255}, "as many token ids"}, {4, {4}, "a prompt"}, {24, {4}, "unknown flags"}, {28, {0, 0, 192, 127}, "temperature"},
         {28, {0, 0, 128, 255}, "temperature"}, {32, {0, 0, 0, 64}, "top_p"}, {36, {0, 0, 128, 191}, "min_p"}, {40, {255, 255, 255, 255}, "top_k"},
-        {64, {0, 1, 0, 0}, "ends too early"}, {68, {0}, "without NUL"}, {72, {17}, "at most 16"}, {76, {0}, "1 to 256"}};
+        {84, {0, 1, 0, 0}, "ends too early"}, {88, {0}, "without NUL"}, {92, {17}, "at most 16"}, {96, {0}, "1 to 256"},
+        {64, {0, 0, 128, 127}, "penalties"}, {72, {0, 0, 128, 191}, "penalties"}, {80, {21}, "at most 20"}, {111, {45, 1}, "300 biases"},
+        {115, {255, 255, 255, 255}, "finite biases"}, {119, {0, 0, 192, 127}, "finite biases"}};
     for (size_t i = 0; i < sizeof odd / sizeof *odd; i++) {
         buf_reset(&b);
         put_body(&b, 0);

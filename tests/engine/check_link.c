@@ -277,7 +277,7 @@ static void greet(struct gateway *w)
 {
     struct eng_frame f;
     dial(w);
-    send_frame(w, ENG_FR_HELLO, 0, "{\"proto\":1}", 11);
+    send_frame(w, ENG_FR_HELLO, 0, "{\"proto\":2}", 11);
     expect(w, &f, ENG_FR_HELLO, 0);
 }
 
@@ -299,19 +299,16 @@ static uint32_t read_answer(struct gateway *w, uint64_t request, enum eng_finish
     uint32_t seen = 0;
     expect(w, &f, ENG_FR_STARTED, request);
     for (;;) {
-        const int32_t *ids;
-        const char *text;
-        uint32_t n;
-        size_t text_n;
+        struct eng_frame_tokens t;
         ck_assert_int_eq(next_frame(w, &f, false), 1);
         if (f.type == ENG_FR_DONE)
             break;
-        OK(eng_frame_get_tokens(&f, &w->a, &ids, &n, &text, &text_n, &e));
-        for (uint32_t i = 0; i < n; i++)
-            if (ids[i] != (int32_t)++seen)
-                ck_abort_msg("token %u is %d", seen, ids[i]);
+        OK(eng_frame_get_tokens(&f, &w->a, &t, &e));
+        for (uint32_t i = 0; i < t.n; i++)
+            if (t.ids[i] != (int32_t)++seen)
+                ck_abort_msg("token %u is %d", seen, t.ids[i]);
         if (bytes)
-            *bytes += text_n;
+            *bytes += t.text_n;
         arena_reset(&w->a);
     }
     struct eng_event ev;
@@ -335,8 +332,8 @@ START_TEST(core)
     dial(&a);
     expect(&a, &f, ENG_FR_HELLO, 0); /* the engine speaks first */
     OK(json_parse(&v, (const char *)f.body, f.n, &json_strict, &a.a, &e));
-    ck_assert(json_int(json_get(v, "pid"), &pid) && pid == getpid() && json_int(json_get(v, "proto"), &pid) && pid == 1);
-    send_frame(&a, ENG_FR_HELLO, 0, "{\"proto\":1}", 11);
+    ck_assert(json_int(json_get(v, "pid"), &pid) && pid == getpid() && json_int(json_get(v, "proto"), &pid) && pid == ENG_PROTO);
+    send_frame(&a, ENG_FR_HELLO, 0, "{\"proto\":2}", 11);
     send_frame(&a, ENG_FR_BLOB_GET, 0, blob.digest, 32);
     expect(&a, &f, ENG_FR_BLOB, 0);
     ck_assert(f.n == 32 + blob.n && !memcmp(f.body, blob.digest, 32) && !memcmp(f.body + 32, blob.p, blob.n));
@@ -489,7 +486,7 @@ static void expect_closed(uint16_t type, uint64_t request, const void *body, siz
     struct eng_frame f;
     dial(&w);
     if (greeted)
-        send_frame(&w, ENG_FR_HELLO, 0, "{\"proto\":1}", 11);
+        send_frame(&w, ENG_FR_HELLO, 0, "{\"proto\":2}", 11);
     send_frame(&w, type, request, body, n);
     expect(&w, &f, ENG_FR_HELLO, 0);
     while (next_frame(&w, &f, true))
@@ -504,8 +501,8 @@ START_TEST(errors)
     struct eng_frame f;
     open_link(NULL, NULL);
     expect_closed(ENG_FR_PING, 1, "", 0, false);
-    expect_closed(ENG_FR_HELLO, 0, "{\"proto\":2}", 11, false);
-    expect_closed(ENG_FR_HELLO, 0, "{\"proto\":1", 10, false);
+    expect_closed(ENG_FR_HELLO, 0, "{\"proto\":1}", 11, false);
+    expect_closed(ENG_FR_HELLO, 0, "{\"proto\":2", 10, false);
     expect_closed(ENG_FR_HELLO, 0, "", 0, false);
     expect_closed(ENG_FR_STATS, 0, "", 0, true);
     expect_closed(ENG_FR_BLOB_GET, 0, "short", 5, true);

@@ -24,7 +24,7 @@ static int32_t draw(const struct eng_sampling *p, uint32_t position)
 {
     struct err e = {0};
     int32_t id = -1;
-    ck_assert_msg(eng_sample(s, logits, V, p, 0, position, NULL, 0, &id, &e) == ERR_OK, "%s", e.msg);
+    ck_assert_msg(eng_sample(s, logits, V, p, &(struct eng_draw){.position = position}, &id, &e) == ERR_OK, "%s", e.msg);
     ck_assert(id >= 0 && id < V);
     return id;
 }
@@ -49,9 +49,9 @@ START_TEST(greedy)
     ck_assert_int_eq(draw(&p, 0), 0); /* smallest id among equals */
     logits[700] = 2;
     int32_t banned[] = {700, 0};
-    ck_assert_int_eq(eng_sample(s, logits, V, &p, 0, 0, banned, 2, &id, &e), ERR_OK);
+    ck_assert_int_eq(eng_sample(s, logits, V, &p, &(struct eng_draw){.banned = banned, .n_banned = 2}, &id, &e), ERR_OK);
     ck_assert_int_eq(id, 1);
-    ck_assert_int_eq(eng_sample(s, logits, 600, &p, 0, 0, NULL, 0, &id, &e), ERR_OK); /* rows beyond the tokenizer */
+    ck_assert_int_eq(eng_sample(s, logits, 600, &p, &(struct eng_draw){0}, &id, &e), ERR_OK); /* rows beyond the tokenizer */
     ck_assert_int_lt(id, 600);
 }
 END_TEST
@@ -122,13 +122,90 @@ START_TEST(repeatable)
     struct eng_sampling q = {.temperature = 1, .top_p = 0.95f, .top_k = 50, .seed = 42}, other = q;
     int differ = 0;
     other.seed = 43;
+    struct eng_sampling choice = q;
+    choice.choice = 1;
+    int differ_too = 0;
     for (uint32_t pos = 0; pos < 200; pos++) {
         int32_t id = draw(&q, pos);
         ck_assert_int_eq(id, draw(&q, pos));
         differ += id != draw(&other, pos);
+        differ_too += id != draw(&choice, pos);
     }
     ck_assert_int_gt(differ, 50);
+    ck_assert_int_gt(differ_too, 50);
     ck_assert(eng_uniform(1, 0, 0) != eng_uniform(1, 1, 0) && eng_uniform(1, 0, 0) != eng_uniform(2, 0, 0));
+}
+END_TEST
+
+/* A row of its own against the formulas, written out token by token. */
+START_TEST(penalties)
+{
+    struct err e = {0};
+    int32_t id;
+    static const int32_t tokens[] = {10, 11, 12, 12, 20, 20, 20, 21, 5000}; /* prompt of 4; an id beyond the row does no harm */
+    struct eng_draw d = {.tokens = tokens, .n_prompt = 4, .n_tokens = 9};
+    struct eng_sampling p = {.top_p = 1, .presence = 0.5f, .frequency = 0.25f};
+    for (int i = 0; i < V; i++)
+        logits[i] = -5;
+    logits[10] = 3;   /* in the prompt: neither penalty */
+    logits[20] = 4.2f; /* three times in the output: 4.2 - 0.75 - 0.5 = 2.95 */
+    logits[21] = 3.7f; /* once: 2.95 */
+    ck_assert_int_eq(eng_sample(s, logits, V, &p, &d, &id, &e), ERR_OK);
+    ck_assert_int_eq(id, 10);
+    logits[20] = 4.3f; /* 3.05 */
+    ck_assert_int_eq(eng_sample(s, logits, V, &p, &d, &id, &e), ERR_OK);
+    ck_assert_int_eq(id, 20);
+    ck_assert_int_eq(eng_sample(s, logits, V, &p, &d, &id, &e), ERR_OK); /* nothing stays from the call before */
+    ck_assert_int_eq(id, 20);
+    p = (struct eng_sampling){.top_p = 1, .repetition = 2};
+    logits[30] = 2.2f; /* the others are halved: 1.5, 2.15, 1.85 */
+    ck_assert_int_eq(eng_sample(s, logits, V, &p, &d, &id, &e), ERR_OK);
+    ck_assert_int_eq(id, 30);
+    for (int i = 0; i < V; i++)
+        logits[i] = -1;
+    for (int i = 0; i < 8; i++)
+        logits[tokens[i]] = -0.6f; /* below zero: multiplied, -1.2 */
+    ck_assert_int_eq(eng_sample(s, logits, V, &p, &d, &id, &e), ERR_OK);
+    ck_assert_int_eq(id, 0);
+
+    struct eng_bias bias[] = {{7, 5}, {0, -100}, {9999, 50}};
+    d = (struct eng_draw){.bias = bias, .n_bias = 3};
+    p = (struct eng_sampling){.top_p = 1};
+    ck_assert_int_eq(eng_sample(s, logits, V, &p, &d, &id, &e), ERR_OK);
+    ck_assert_int_eq(id, 7);
+    bias[0].bias = -100;
+    p.temperature = 2;
+    for (int i = 10; i < V; i++)
+        logits[i] = -200;
+    for (d.position = 0; d.position < 500; d.position++) {
+        ck_assert_int_eq(eng_sample(s, logits, V, &p, &d, &id, &e), ERR_OK);
+        ck_assert(id != 7 && id != 0 && id < 10);
+    }
+}
+END_TEST
+
+START_TEST(logprobs)
+{
+    struct eng_logprobs lp;
+    double total = 0, sum = 0;
+    for (int i = 0; i < V; i++)
+        total += exp((double)logits[i]);
+    for (uint32_t k = 0; k <= ENG_TOP_MAX; k++) {
+        eng_sample_logprobs(s, logits, V, 17, k, &lp);
+        ck_assert(fabs((double)lp.logprob - (logits[17] - log(total))) < 1e-5);
+        ck_assert_uint_eq(lp.n_top, k);
+        for (uint32_t i = 0; i < k; i++) {
+            ck_assert_int_eq(rank_of(lp.top[i].id), (int)i);
+            ck_assert(fabs((double)lp.top[i].logprob - (logits[lp.top[i].id] - log(total))) < 1e-5);
+        }
+    }
+    for (int32_t i = 0; i < V; i++) {
+        eng_sample_logprobs(s, logits, V, i, 0, &lp);
+        sum += exp((double)lp.logprob);
+    }
+    ck_assert(fabs(sum - 1) < 1e-4);
+    eng_sample_logprobs(s, logits, 3, 0, 20, &lp); /* a vocabulary smaller than the list */
+    ck_assert_uint_eq(lp.n_top, 3);
 }
 END_TEST
 
@@ -138,13 +215,13 @@ START_TEST(errors)
     struct err e = {0};
     int32_t id;
     logits[17] = NAN;
-    ck_assert_int_eq(eng_sample(s, logits, V, &p, 0, 0, NULL, 0, &id, &e), ERR_FORMAT);
+    ck_assert_int_eq(eng_sample(s, logits, V, &p, &(struct eng_draw){0}, &id, &e), ERR_FORMAT);
     ck_assert_ptr_nonnull(strstr(e.msg, "token 17"));
     for (int i = 0; i < V; i++)
         logits[i] = -INFINITY;
-    ck_assert_int_eq(eng_sample(s, logits, V, &p, 0, 0, NULL, 0, &id, &e), ERR_FORMAT);
+    ck_assert_int_eq(eng_sample(s, logits, V, &p, &(struct eng_draw){0}, &id, &e), ERR_FORMAT);
     logits[3] = INFINITY;
-    ck_assert_int_eq(eng_sample(s, logits, V, &p, 0, 0, NULL, 0, &id, &e), ERR_FORMAT);
+    ck_assert_int_eq(eng_sample(s, logits, V, &p, &(struct eng_draw){0}, &id, &e), ERR_FORMAT);
 }
 END_TEST
 
@@ -157,6 +234,8 @@ int main(void)
     tcase_add_test(t, nucleus);
     tcase_add_test(t, frequencies);
     tcase_add_test(t, repeatable);
+    tcase_add_test(t, penalties);
+    tcase_add_test(t, logprobs);
     suite_add_tcase(suite, t);
     t = tcase_create("limits");
     tcase_add_checked_fixture(t, open_it, close_it);

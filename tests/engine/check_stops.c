@@ -37,7 +37,9 @@ START_TEST(core)
 {
     struct eng_stops s = make(cases[_i].stops);
     size_t ready = 99;
-    bool over = eng_stops_scan(&s, cases[_i].pending, strlen(cases[_i].pending), &ready);
+    uint32_t which = 99;
+    bool over = eng_stops_scan(&s, cases[_i].pending, strlen(cases[_i].pending), &ready, &which);
+    ck_assert(!over || (which < s.n && !memcmp(cases[_i].pending + ready, s.text[which], s.len[which])));
     ck_assert_msg(over == cases[_i].over && ready == cases[_i].ready, "case %d: over %d ready %zu", _i, over, ready);
 }
 END_TEST
@@ -61,7 +63,8 @@ START_TEST(pieces)
             n_pend += k;
             at += k;
             size_t ready;
-            over = eng_stops_scan(&s, pend, n_pend, &ready);
+            uint32_t which;
+            over = eng_stops_scan(&s, pend, n_pend, &ready, &which);
             memcpy(out + n_out, pend, ready);
             n_out += ready;
             n_pend -= ready;

@@ -26,17 +26,14 @@ static void body(const struct eng_frame *f)
     struct eng_request r;
     struct eng_event ev;
     struct eng_usage u;
-    const int32_t *ids;
-    const char *text;
-    uint32_t k;
-    size_t n;
+    struct eng_frame_tokens t;
     arena_init(&a, 8 << 20);
     buf_init(&b, 8 << 20);
     if (f->type == ENG_FR_SUBMIT && !eng_frame_get_submit(f, 0, &a, &r, &e)) {
         must(eng_frame_put_submit(&b, &r, 0));
         same(&b, f);
-    } else if (f->type == ENG_FR_TOKENS && !eng_frame_get_tokens(f, &a, &ids, &k, &text, &n, &e)) {
-        must(eng_frame_put_tokens(&b, ids, k, text, n));
+    } else if (f->type == ENG_FR_TOKENS && !eng_frame_get_tokens(f, &a, &t, &e)) {
+        must(eng_frame_put_tokens(&b, &t));
         same(&b, f);
     } else if (f->type == ENG_FR_DONE) {
         eng_frame_get_done(f, &ev, &u, &why, &e);

@@ -359,9 +359,9 @@ END_TEST
 START_TEST(errors)
 {
     static const char *const hellos[] = {
-        "{}", "{\"proto\":2}", "{\"proto\":1,\"id\":\"\"}", "{\"proto\":1,\"id\":\"m\",\"ctx\":0}", "not json",
-        "{\"proto\":1,\"id\":\"m\",\"ctx\":10,\"seqs\":1,\"vocab\":10,\"tokenizer\":\"abc\"}",
-        "{\"proto\":1,\"id\":\"m\",\"ctx\":10,\"seqs\":1,\"vocab\":10,\"tokenizer\":\"00\",\"template\":7}",
+        "{}", "{\"proto\":1}", "{\"proto\":2,\"id\":\"\"}", "{\"proto\":2,\"id\":\"m\",\"ctx\":0}", "not json",
+        "{\"proto\":2,\"id\":\"m\",\"ctx\":10,\"seqs\":1,\"vocab\":10,\"tokenizer\":\"abc\"}",
+        "{\"proto\":2,\"id\":\"m\",\"ctx\":10,\"seqs\":1,\"vocab\":10,\"tokenizer\":\"00\",\"template\":7}",
     };
     struct gw_engine_config c;
     struct gw_description d;

@@ -21,8 +21,10 @@ struct conn { int fd; struct eng_frame_reader reader; struct buf out; bool mute;
 struct seq {
     bool live, started, paused, hang;
     int conn;
+    uint32_t top_logprobs; bool logprobs;
     uint64_t id, seed, next_ns, delay_ns;
     uint32_t n_prompt, n_out, max_tokens, stop_after, fail_after, die_after, mute_after;
+    uint32_t stop_string;      /* its number, from 1: what an end by !stop is said to have met */
     struct buf text;           /* all text of the tokens so far */
     size_t sent;
 };
@@ -41,6 +43,8 @@ struct fake_engine {
     uint64_t busy_left_for; uint32_t busy_left;
 };
 static const char tok_blob[] = "fake tokenizer blob", tmpl_blob[] = "fake template";
+
+static uint64_t fake_seed(const struct eng_sampling *s) { return s->seed + s->choice * 1000003ull; } /* each choice has a text of its own */
 
 static uint32_t mix(uint64_t seed, uint32_t i)
 {
@@ -162,9 +166,9 @@ static void send_hello(fake_engine *f, struct conn *c)
     hex_of(tok_blob, sizeof tok_blob - 1, tok);
     hex_of(tmpl_blob, sizeof tmpl_blob - 1, tmpl);
     buf_init(&b, 1u << 16);
-    buf_printf(&b, "{\"proto\":1,\"pid\":%lld,\"id\":\"fake-model\",\"aliases\":[\"org/fake\"],\"ctx\":%u,\"seqs\":%u,\"vocab\":2000,\"queue_max\":%u,\"queue_tokens_max\":%llu,"
+    buf_printf(&b, "{\"proto\":%d,\"pid\":%lld,\"id\":\"fake-model\",\"aliases\":[\"org/fake\"],\"ctx\":%u,\"seqs\":%u,\"vocab\":2000,\"queue_max\":%u,\"queue_tokens_max\":%llu,"
                "\"numerics\":\"%s\",\"tokenizer\":\"%s\",\"template\":\"%s\",\"special_tokens\":{},\"eos\":[0],\"temperature\":0.7,\"top_p\":1,\"top_k\":0}",
-               (long long)f->pid, f->cfg.ctx, f->cfg.seqs, f->cfg.queue_max, (unsigned long long)f->cfg.queue_tokens_max, f->cfg.numerics, tok, tmpl);
+               ENG_PROTO, (long long)f->pid, f->cfg.ctx, f->cfg.seqs, f->cfg.queue_max, (unsigned long long)f->cfg.queue_tokens_max, f->cfg.numerics, tok, tmpl);
     send_frame(c, ENG_FR_HELLO, 0, b.data, b.len);
     buf_reset(&b);
     buf_str(&b, "{\"running\":1,\"waiting\":2,\"seqs_max\":4,\"kv_pages\":100,\"kv_pages_used\":7,\"kv_bytes\":4096,\"ram_max\":1000000}");
@@ -223,8 +227,9 @@ static void take(fake_engine *f, int ci, const struct eng_request *r, const char
         if (!f->seq[i].live)
             s = &f->seq[i];
     assert(s);
-    *s = (struct seq){.live = true, .conn = ci, .id = r->id, .seed = r->sampling.seed, .n_prompt = r->n_ids - r->n_done, .n_out = r->n_done,
+    *s = (struct seq){.live = true, .conn = ci, .id = r->id, .seed = fake_seed(&r->sampling), .n_prompt = r->n_ids - r->n_done, .n_out = r->n_done,
                       .max_tokens = r->max_tokens ? r->max_tokens : f->cfg.ctx - (r->n_ids - r->n_done), .sent = r->text_skip,
+                      .logprobs = r->logprobs, .top_logprobs = r->top_logprobs,
                       .delay_ns = f->cfg.delay_us * NS_PER_US, .stop_after = UINT32_MAX, .fail_after = UINT32_MAX, .die_after = UINT32_MAX, .mute_after = UINT32_MAX};
     buf_init(&s->text, 1u << 24);
     for (uint32_t i = 0; i < r->n_done; i++)
@@ -239,6 +244,8 @@ static void take(fake_engine *f, int ci, const struct eng_request *r, const char
         s->mute_after = v;
     if (command(prompt, "delay", &v))
         s->delay_ns = v * NS_PER_MS;
+    if (command(prompt, "met", &v))
+        s->stop_string = v;
     s->hang = command(prompt, "hang", NULL);
     s->next_ns = clock_now_ns();
 }
@@ -259,7 +266,7 @@ static void on_submit(fake_engine *f, int ci, const struct eng_frame *fr)
     for (uint32_t i = 0; i < n; i++)
         prompt[i] = r.ids[i] > 0 && r.ids[i] < 256 ? (char)r.ids[i] : '?';
     for (uint32_t i = 0; i < r.n_done; i++) /* what it brings back must be what this engine made */
-        assert((uint32_t)r.ids[n + i] == 1000 + mix(r.sampling.seed, i) % 1000);
+        assert((uint32_t)r.ids[n + i] == 1000 + mix(fake_seed(&r.sampling), i) % 1000);
     pthread_mutex_lock(&f->lock);
     f->counts.submits++;
     f->counts.resumed += r.n_done > 0;
@@ -288,7 +295,7 @@ static void done(fake_engine *f, struct seq *s, enum eng_finish finish)
     struct buf b;
     struct err err = {0};
     struct eng_usage u = {.prompt_tokens = s->n_prompt, .cached_tokens = 3, .output_tokens = s->n_out, .prefill_ns = 1000000, .decode_ns = 9000000};
-    struct eng_event ev = {.type = ENG_EV_DONE, .finish = finish, .usage = &u};
+    struct eng_event ev = {.type = ENG_EV_DONE, .finish = finish, .stop = finish == ENG_STOP && s->stop_string ? (int32_t)s->stop_string - 1 : -1, .usage = &u};
     if (finish == ENG_FAILED)
         err_set(&err, ERR_IO, "a made-up fault");
     ev.err = finish == ENG_FAILED ? &err : NULL;
@@ -331,7 +338,11 @@ static bool step(fake_engine *f, struct seq *s)
     put_piece(&s->text, s->seed, s->n_out++);
     size_t out = holds_back(s->n_out) ? before : s->text.len;
     buf_init(&b, 1u << 20);
-    eng_frame_put_tokens(&b, &id, 1, s->text.data + (out > s->sent ? s->sent : out), out > s->sent ? out - s->sent : 0);
+    struct eng_logprobs lp = {.logprob = -0.5f, .n_top = s->top_logprobs};
+    for (uint32_t i = 0; i < s->top_logprobs; i++)
+        lp.top[i] = (struct eng_top){i ? 'a' + (int32_t)i : id, -0.5f - (float)i};
+    eng_frame_put_tokens(&b, &(struct eng_frame_tokens){.ids = &id, .n = 1, .text = s->text.data + (out > s->sent ? s->sent : out),
+                                                        .text_n = out > s->sent ? out - s->sent : 0, .logprobs = s->logprobs ? &lp : NULL});
     send_frame(c, ENG_FR_TOKENS, s->id, b.data, b.len);
     buf_free(&b);
     s->sent = out > s->sent ? out : s->sent;

@@ -1,11 +1,12 @@
 /* tests/support/fake_engine.h - an engine without a model: speaks frames over a Unix socket and makes up its text.
  *
- * Token i of a request is a function of (seed, i), so that any life of a request gives the same text; every fifth token holds its
+ * Token i of a request is a function of (seed, choice, i), so that any life of a request gives the same text; every fifth token holds its
  * text back until the next one, as an engine does before a possible stop string. Prompts are bytes (id = byte), and the last
  * command in a prompt decides what happens:
  *   !stop N   end of sequence after N tokens          !fail N    FAILED after N tokens
  *   !delay MS between tokens                          !hang      accepted, never started
  *   !refuse N refused with error code N               !die N     in its first life: the whole engine goes down after N tokens
+ *   !met N    the end by !stop is said to come from stop string N - 1
  *   !busy N   refused as full N times, then taken     !mute N    after N tokens nothing more comes, not even PONG
  * Threads: one of its own; the calls below from the test's. */
 #ifndef SLUICE_TESTS_FAKE_ENGINE_H
