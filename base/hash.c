@@ -3,6 +3,7 @@
 
 #include <openssl/crypto.h>
 #include <openssl/evp.h>
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
@@ -16,15 +17,26 @@ static void must(int ok)
         abort();
 }
 
+static const EVP_MD *md_sha256;
+static pthread_once_t md_once = PTHREAD_ONCE_INIT;
+static void md_fetch(void) { md_sha256 = EVP_MD_fetch(NULL, "SHA256", NULL); }
+
+/* Looked up once for the life of the process: EVP_sha256() alone is looked up again by every digest. */
+static const EVP_MD *sha256(void)
+{
+    pthread_once(&md_once, md_fetch);
+    return md_sha256 ? md_sha256 : EVP_sha256();
+}
+
 void hash_sha256(const void *p, size_t n, uint8_t out[HASH_BYTES])
 {
-    must(EVP_Digest(n ? p : "", n, out, NULL, EVP_sha256(), NULL));
+    must(EVP_Digest(n ? p : "", n, out, NULL, sha256(), NULL));
 }
 
 hash_ctx *hash_new(void)
 {
     hash_ctx *h = calloc(1, sizeof *h);
-    if (h && (!(h->md = EVP_MD_CTX_new()) || EVP_DigestInit_ex(h->md, EVP_sha256(), NULL) != 1)) {
+    if (h && (!(h->md = EVP_MD_CTX_new()) || EVP_DigestInit_ex(h->md, sha256(), NULL) != 1)) {
         EVP_MD_CTX_free(h->md);
         free(h);
         return NULL;
@@ -122,7 +134,7 @@ bool hash_unhex(const char *hex, size_t n_bytes, uint8_t *out)
 
 bool hash_equal(const void *a, const void *b, size_t n) { return n == 0 || CRYPTO_memcmp(a, b, n) == 0; }
 
-bool hash_random(void *p, size_t n)
+static bool from_kernel(void *p, size_t n)
 {
     uint8_t *o = p;
     while (n) {
@@ -132,5 +144,30 @@ bool hash_random(void *p, size_t n)
         o += got;
         n -= (size_t)got;
     }
+    return true;
+}
+
+/* Seeds and ids take a few bytes many times a second: each thread draws them from a block, which a forked child throws away. What is
+ * long enough to be a key comes from the kernel. */
+enum { POOL_BYTES = 256, POOL_TAKE_MAX = 16 };
+static _Thread_local struct { uint8_t b[POOL_BYTES]; size_t left; } pool;
+static pthread_once_t pool_once = PTHREAD_ONCE_INIT;
+static void pool_drop(void) { pool.left = 0; }
+static void pool_guard(void) { pthread_atfork(NULL, NULL, pool_drop); }
+
+bool hash_random(void *p, size_t n)
+{
+    if (n > POOL_TAKE_MAX || !n)
+        return from_kernel(p, n);
+    pthread_once(&pool_once, pool_guard);
+    if (pool.left < n) {
+        pool.left = 0;
+        if (!from_kernel(pool.b, sizeof pool.b))
+            return false;
+        pool.left = sizeof pool.b;
+    }
+    pool.left -= n;
+    memcpy(p, pool.b + pool.left, n);
+    memset(pool.b + pool.left, 0, n);
     return true;
 }

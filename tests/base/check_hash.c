@@ -1,5 +1,7 @@
 /* SHA-256 known answers (FIPS 180-4 examples), field framing, the table hash, hex. */
 #include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include "base/hash.h"
 #include "tests/support/alloc_fail.h"
@@ -91,6 +93,29 @@ START_TEST(limits)
 }
 END_TEST
 
+/* Small draws come from a block of the thread's: no two are equal, and a forked child does not repeat its parent's. */
+START_TEST(draws)
+{
+    static uint64_t v[512];
+    int fds[2];
+    uint64_t theirs = 0, ours = 0;
+    for (int i = 0; i < 512; i++) {
+        ck_assert(hash_random(&v[i], 8));
+        for (int k = 0; k < i; k++)
+            ck_assert_uint_ne(v[i], v[k]);
+    }
+    ck_assert(hash_random(&ours, 3) && ours && pipe(fds) == 0); /* the block is begun */
+    pid_t pid = fork();
+    if (!pid)
+        _exit(hash_random(&theirs, 8) && write(fds[1], &theirs, 8) == 8 ? 0 : 1);
+    ck_assert(read(fds[0], &theirs, 8) == 8 && hash_random(&ours, 8));
+    ck_assert_uint_ne(ours, theirs);
+    ck_assert_int_eq(waitpid(pid, NULL, 0), pid);
+    close(fds[0]);
+    close(fds[1]);
+}
+END_TEST
+
 START_TEST(errors)
 {
     if (!alloc_fail_works()) {
@@ -107,4 +132,4 @@ START_TEST(errors)
 }
 END_TEST
 
-SUITE("base", "hash", core, framing, table_hash, limits, errors)
+SUITE("base", "hash", core, framing, table_hash, limits, draws, errors)
