@@ -1,4 +1,4 @@
-/* base/embedded.h - files built into the program (model sheets, later the chat page): made by scripts/embed.sh. */
+/* base/embedded.h - files built into the program (model sheets, pages): made by scripts/embed.sh. */
 #ifndef SLUICE_BASE_EMBEDDED_H
 #define SLUICE_BASE_EMBEDDED_H
 #include <stddef.h>

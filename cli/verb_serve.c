@@ -186,6 +186,7 @@ static void announce(struct server *s)
     char url[512];
     snprintf(url, sizeof url, six ? "http%s://[%s]:%u" : "http%s://%s:%u", f->no_tls ? "" : "s", host, s->port);
     printf("# listening on %s, model %s\n", url, s->engine_conf.mock.text ? "a mock" : s->engine_conf.engine.model);
+    printf("# in a browser: %s/ (chat), %s/dashboard\n", url, url);
     if (f->keys)
         printf("# keys: %s\n", f->keys);
     printf("export OPENAI_BASE_URL=%s/v1\n", url);
