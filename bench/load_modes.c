@@ -297,10 +297,12 @@ static int attack(struct load *l, struct crew *k, struct rows *r, struct err *e)
     add_attackers(k);
     crew_start(k);
     int rc = wait_opened(l, 10000, e);
-    struct both before = measure(l), during, after;
+    struct both before = measure(l), alone, begun, during, after;
     window(l, 0, ms);
+    alone = measure(l);
     atomic_store(&l->attack, true);
     clock_sleep_ns(count * NS_PER_S / (uint64_t)o->open_rate + SETTLE_MS * NS_PER_MS);
+    begun = measure(l);
     window(l, 1, ms);
     during = measure(l);
     atomic_store(&l->attack, false);
@@ -319,8 +321,11 @@ static int attack(struct load *l, struct crew *k, struct rows *r, struct err *e)
     row_add(r, "p99_ratio", hist_ms(&s0->latency, 0.99) > 0 ? hist_ms(&s1->latency, 0.99) / hist_ms(&s0->latency, 0.99) : 0, "times");
     add_errors(r, l);
     add_after(r, &before, &after);
-    if (during.gateway.known)
+    if (during.gateway.known) {
+        row_add(r, "gateway_cores_alone", (double)(alone.gateway.cpu_ns - before.gateway.cpu_ns) * 1e-9 / seconds(&before, &alone), "of CPU");
+        row_add(r, "gateway_cores_beside", (double)(during.gateway.cpu_ns - begun.gateway.cpu_ns) * 1e-9 / seconds(&begun, &during), "of CPU");
         row_add(r, "gateway_rss_during", (double)during.gateway.rss / 1024, "KB");
+    }
     free(s0);
     free(s1);
     return rc;
