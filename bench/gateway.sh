@@ -137,7 +137,7 @@ attack() {
 soak() {
     n=$(scaled 100000 2000)
     start "$(printf ' word%.0s' $(seq 8))"
-    measure soak --requests "$((n / 10))" --connections 100 --cut 20 # the allocator's caches fill
+    measure soak --requests "$(scaled 10000 8000)" --connections 100 --cut 20 # the allocator's caches fill
     m0=$(metric sluice_generations_total)
     measure soak --requests "$n" --connections 100 --cut 20 # some are answered before their moment comes
     bar "soak: requests without an end" "$(get stuck)" '<=' 0 ""
