@@ -105,7 +105,7 @@ INLINE void pack_elements(size_t width, uint64_t cols, const uint8_t *const *row
 }
 
 /* n words that follow each other in each row to [word][16 rows]. */
-static void pack_words(unsigned n, const uint8_t *const row[R], size_t at, uint8_t *dst)
+INLINE void pack_words(unsigned n, const uint8_t *const row[R], size_t at, uint8_t *dst)
 {
     unsigned k = 0;
     for (; k + 4 <= n; k += 4)
@@ -140,7 +140,7 @@ INLINE v4 gather_bits(v4 x)
     return swap_bits(swap_bits(swap_bits(swap_bits(x, 1, 0x22222222), 2, 0x0c0c0c0c), 7, 0x00aa00aa), 14, 0xcccc);
 }
 
-static void pack_blocks(enum krn_type t, uint64_t cols, const uint8_t *const *row, uint8_t *dst)
+INLINE void pack_blocks(enum krn_type t, uint64_t cols, const uint8_t *const *row, uint8_t *dst)
 {
     static const uint8_t zero[256];
     const size_t bytes = krn_types[t].block_bytes;
@@ -148,14 +148,15 @@ static void pack_blocks(enum krn_type t, uint64_t cols, const uint8_t *const *ro
         const uint8_t *s[R];
         for (unsigned i = 0; i < R; i++)
             s[i] = row[i] ? row[i] + b * bytes : zero;
-        for (const struct field *f = fields[t]; f < fields[t] + FIELDS && f->n; dst += f->n * f->width * R, f++) {
+        UNROLL for (unsigned n = 0; n < FIELDS; n++) {
+            const struct field *f = &fields[t][n];
             if (f->width == 4)
                 pack_words(f->n, s, f->at, dst);
             else if (f->width == 2)
                 for (unsigned k = 0; k < f->n; k++)
                     UNROLL for (unsigned i = 0; i < R; i++)
                         memcpy(dst + (k * R + i) * 2, s[i] + f->at + k * 2, 2);
-            else
+            else if (f->width == 1)
                 for (unsigned i = 0; i < R; i++)
                     dst[i] = s[i][f->at];
             if (fifth_bits(t) && f->at == fifth_bits(t))
@@ -165,6 +166,7 @@ static void pack_blocks(enum krn_type t, uint64_t cols, const uint8_t *const *ro
                     w = spread_bits(w);
                     memcpy(dst + i * 4, &w, 16);
                 }
+            dst += f->n * f->width * R;
         }
     }
 }
@@ -174,6 +176,10 @@ static void pack_tile(enum krn_type t, uint64_t cols, const uint8_t *const *row,
     switch (t) {
     case KRN_F32: pack_elements(4, cols, row, dst); break;
     case KRN_F16: case KRN_BF16: pack_elements(2, cols, row, dst); break;
+    case KRN_Q8_0: pack_blocks(KRN_Q8_0, cols, row, dst); break; /* small blocks want their fields known to the compiler */
+    case KRN_Q4_0: case KRN_IQ4_NL: pack_blocks(KRN_Q4_0, cols, row, dst); break;
+    case KRN_Q4_1: pack_blocks(KRN_Q4_1, cols, row, dst); break;
+    case KRN_Q5_0: pack_blocks(KRN_Q5_0, cols, row, dst); break;
     default: pack_blocks(t, cols, row, dst); break;
     }
 }
