@@ -109,3 +109,21 @@ int eng_detok_end(const eng_tok *t, struct eng_detok *d, struct buf *out)
     give_up(t, d, out);
     return out->failed ? ERR_NOMEM : ERR_OK;
 }
+
+bool eng_tok_bytes(const eng_tok *t, int32_t id, struct buf *out)
+{
+    size_t n;
+    if (id < 0 || (uint32_t)id >= t->d.n_ids || !t->d.pieces[id].used)
+        return false;
+    const char *p = tok_raw(t, id, &n);
+    if (!(t->d.flags & TOK_DEC_BYTES) && t->byte_of[id] >= 0)
+        return buf_char(out, (char)t->byte_of[id]);
+    for (const char *end = p + n, *m; !(t->d.flags & TOK_DEC_BYTES) && (t->d.flags & TOK_DEC_SPACE); p = m + 3) {
+        if (!(m = memmem(p, (size_t)(end - p), "\xE2\x96\x81", 3)))
+            break;
+        buf_add(out, p, (size_t)(m - p));
+        buf_char(out, ' ');
+        n = (size_t)(end - m) - 3;
+    }
+    return buf_add(out, p, n);
+}

@@ -55,4 +55,6 @@ struct eng_detok { uint8_t held[8]; uint8_t n_held; bool started; };
 void eng_detok_init(struct eng_detok *d);
 int eng_detok_push(const eng_tok *t, struct eng_detok *d, int32_t id, bool skip_special, struct buf *out);
 int eng_detok_end(const eng_tok *t, struct eng_detok *d, struct buf *out);
+/* What a token stands for by itself, byte by byte: maybe a part of a character only. False: no such id, or no memory. */
+bool eng_tok_bytes(const eng_tok *t, int32_t id, struct buf *out);
 #endif

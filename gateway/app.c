@@ -119,7 +119,7 @@ static int check_key(struct gw_app *a, const struct gw_request *r, struct gw_api
 static enum gw_route route_of(const char *path)
 {
     static const struct { const char *path; enum gw_route r; } fixed[] = {
-        {"/v1/chat/completions", GW_ROUTE_CHAT}, {"/v1/models", GW_ROUTE_MODELS}, {"/health", GW_ROUTE_HEALTH}, {"/health/live", GW_ROUTE_HEALTH},
+        {"/v1/chat/completions", GW_ROUTE_CHAT}, {"/v1/completions", GW_ROUTE_COMPLETIONS}, {"/v1/models", GW_ROUTE_MODELS}, {"/health", GW_ROUTE_HEALTH}, {"/health/live", GW_ROUTE_HEALTH},
         {"/ready", GW_ROUTE_READY}, {"/health/ready", GW_ROUTE_READY}, {"/metrics", GW_ROUTE_METRICS},
     };
     for (size_t i = 0; i < sizeof fixed / sizeof *fixed; i++)
@@ -134,6 +134,8 @@ static bool needs_key(const struct gw_app *a, enum gw_route r)
 {
     return !(r == GW_ROUTE_HEALTH || r == GW_ROUTE_READY || r == GW_ROUTE_PAGE || (r == GW_ROUTE_METRICS && a->cfg.metrics_open));
 }
+
+static bool is_post(enum gw_route r) { return r == GW_ROUTE_CHAT || r == GW_ROUTE_COMPLETIONS; }
 
 static bool is_json(const char *type)
 {
@@ -166,11 +168,11 @@ static bool on_head(void *ctx, gw_exchange *x, const struct gw_request *r)
         route = GW_ROUTE_OTHER;
     if (route == GW_ROUTE_OTHER) {
         gw_api_error_set(&ae, 404, "unknown_url", NULL, "Unknown request URL: %s %.200s.", r->method_name, r->path);
-    } else if (route == GW_ROUTE_CHAT ? r->method != GW_POST : !get) {
+    } else if (is_post(route) ? r->method != GW_POST : !get) {
         gw_api_error_set(&ae, 405, "method_not_allowed", NULL, "Not allowed to %s on %.200s.", r->method_name, r->path);
-        ae.allow = route == GW_ROUTE_CHAT ? "POST" : "GET, HEAD";
+        ae.allow = is_post(route) ? "POST" : "GET, HEAD";
     } else if (!needs_key(a, route) || !check_key(a, r, &ae)) {
-        if (route == GW_ROUTE_CHAT)
+        if (is_post(route))
             check_chat(a, r, &ae);
     }
     if (!ae.status)
@@ -266,7 +268,8 @@ static void on_request(void *ctx, gw_exchange *x, const struct gw_request *r)
     static const char alive[] = "{\"status\":\"ok\"}";
     struct gw_app *a = ctx;
     switch (route_of(r->path)) {
-    case GW_ROUTE_CHAT: gw_chat_start(a, x, r, gw_app_tenant(a, r)); break;
+    case GW_ROUTE_CHAT: gw_chat_start(a, &gw_api_chat, x, r, gw_app_tenant(a, r)); break;
+    case GW_ROUTE_COMPLETIONS: gw_chat_start(a, &gw_api_completions, x, r, gw_app_tenant(a, r)); break;
     case GW_ROUTE_MODELS: answer_models(a, x); break;
     case GW_ROUTE_MODEL: answer_model(a, x, r->path + 11); break;
     case GW_ROUTE_READY: answer_ready(a, x); break;

@@ -24,6 +24,7 @@ void gw_app_served_one(struct gw_app *a, const struct eng_usage *u); /* feeds th
 uint32_t gw_app_retry_s(struct gw_app *a, const struct gw_served *s, size_t ahead);
 gw_tenant *gw_app_tenant(struct gw_app *a, const struct gw_request *r); /* NULL: no key, or a wrong one */
 
-/* chat.c: a whole POST /v1/chat/completions, its key known. */
-void gw_chat_start(struct gw_app *a, gw_exchange *x, const struct gw_request *r, gw_tenant *tenant);
+/* chat.c: a whole request for text, its key known. */
+struct gw_api;
+void gw_chat_start(struct gw_app *a, const struct gw_api *api, gw_exchange *x, const struct gw_request *r, gw_tenant *tenant);
 #endif

@@ -1,65 +1,45 @@
-/* One chat, from the whole request to the end of its answer.
+/* One request for text, from the whole request to the end of its answer.
  *
  *   loop     gw_chat_start    the tenant's place is taken, the body moved out        -> worker
- *   worker   prepare          JSON, template, tokens, length                         -> loop
+ *   worker   prepare          JSON, template, tokens, length, choices                -> loop
  *   loop     prepared         queue and rate are charged, submit, headers go out     -> engine client
- *   client   on_engine        text is put into `pend`; the end settles the accounts  -> loop
- *   loop     pump             pend -> chunks, or the whole answer
+ *   client   on_engine        text is put into the choice's `pend`; its end settles  -> loop
+ *   loop     pump             pend -> pieces, or the whole answer (chat_answer.c)
  *   loop     on_gone          at any time: x dies, the engine is told to cancel
  *
- * The object is counted: one reference each for the exchange, the worker's job, the engine's stream and a posted task. Fields
- * are touched by the thread named beside them; what crosses from client to loop does so under `lock`. */
-#include <pthread.h>
+ * A request has one choice, or prompts times n: each is a stream of the engine's. The object is counted: one reference each for the
+ * exchange, the worker's job, each choice's stream and a posted task. What crosses from client to loop does so under `lock`. */
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/clock.h"
 #include "base/log.h"
-#include "gateway/app_internal.h"
+#include "gateway/chat_internal.h"
 #include "gateway/openai_out.h"
 
-#define ANSWER_BYTES_MAX (64u << 20)
-static const char heartbeat[] = ": keep-alive\n\n";
+static void choices_free(struct gw_chat *c)
+{
+    for (uint32_t i = 0; i < c->n_choices; i++) {
+        struct gw_choice *k = &c->choices[i];
+        buf_free(&k->pend);
+        buf_free(&k->toks);
+        buf_free(&k->text);
+        buf_free(&k->toks_out);
+        gw_lp_free(&k->lp);
+    }
+    free(c->choices);
+}
 
-struct gw_chat {
-    atomic_int refs;
-    struct gw_app *app;
-    gw_loop *loop;
-    gw_tenant *tenant;
-    uint64_t start_ns;
-    atomic_int gone;               /* 0, or 1 + enum gw_gone; set by the loop */
-
-    gw_exchange *x;                /* loop; NULL: ended */
-    bool streaming, role_sent, paused, submitted;
-    uint64_t stream_id;
-
-    char *body; size_t body_n;     /* worker, then loop */
-    struct arena mem;
-    struct gw_served *served;      /* kept to the end: head points into it */
-    struct gw_chat_req req;
-    struct eng_ids ids;
-    struct gw_api_error ae;
-    struct gw_answer_head head;
-
-    uint64_t submit_ns, first_ns, last_ns; /* client */
-    uint32_t n_prompt, n_out;
-    bool queued;                   /* client, after prepared: a place in the queue is held */
-
-    pthread_mutex_t lock;
-    struct buf pend;               /* text not yet given to the exchange */
-    bool posted, ended;
-    struct gw_stream_event end;
-};
-
-static void unref(struct gw_chat *c)
+void gw_chat_unref(struct gw_chat *c)
 {
     if (atomic_fetch_sub(&c->refs, 1) != 1)
         return;
+    choices_free(c);
     free(c->body);
+    free(c->stops);
     arena_free(&c->mem);
     eng_ids_free(&c->ids);
     gw_served_unref(c->served);
-    buf_free(&c->pend);
     pthread_mutex_destroy(&c->lock);
     free(c);
 }
@@ -69,36 +49,11 @@ static bool post(struct gw_chat *c, void (*fn)(void *))
     atomic_fetch_add(&c->refs, 1);
     if (!gw_loop_post(c->loop, fn, c))
         return true;
-    unref(c);
+    gw_chat_unref(c);
     return false;
 }
 
-/* ---- the end of it ---------------------------------------------------------------------------------------- */
-
-static void end_error(struct gw_app *a, const struct gw_chat *c, const struct gw_stream_event *ev, struct gw_api_error *ae)
-{
-    int code = ev->err.code;
-    if (ev->type == GW_ST_DONE && ev->finish == ENG_FAILED) {
-        gw_api_error_set(ae, 500, "engine_error", NULL, "The engine failed while answering: %s", ev->err.msg);
-        ae->no_retry = true;
-    } else if ((ev->type == GW_ST_DONE && ev->finish == ENG_DEADLINE) || (ev->type == GW_ST_LOST && code == ERR_TIMEOUT)) {
-        gw_api_error_set(ae, 504, "deadline_exceeded", NULL, "The request did not finish within the time this server allows.");
-        ae->no_retry = true;
-    } else if (ev->type == GW_ST_REFUSED && code == ERR_LIMIT) {
-        gw_api_error_set(ae, 400, "context_length_exceeded", "messages", "%s", ev->err.msg);
-    } else if (ev->type == GW_ST_REFUSED && code == ERR_INVALID) {
-        gw_api_error_set(ae, 400, "invalid_value", NULL, "%s", ev->err.msg);
-    } else if (ev->type != GW_ST_DONE && code == ERR_AGAIN) {
-        gw_api_error_set(ae, 429, "queue_full", NULL, "The engine's queue is full: %s", ev->err.msg);
-        ae->retry_after_s = gw_app_retry_s(a, c->served, atomic_load(&a->waiting));
-    } else if (ev->type == GW_ST_DONE || code == ERR_CLOSED) {
-        gw_api_error_set(ae, 503, "engine_unavailable", NULL, "The engine went away: %s", ev->type == GW_ST_DONE ? "it is stopping" : ev->err.msg);
-        ae->retry_after_s = 5;
-    } else {
-        gw_api_error_set(ae, 500, "engine_error", NULL, "The engine did not take the request: %s", ev->err.msg);
-        ae->no_retry = true;
-    }
-}
+/* ---- the end of a choice ----------------------------------------------------------------------------------- */
 
 static enum gw_outcome outcome_of(struct gw_chat *c, const struct gw_stream_event *ev)
 {
@@ -115,25 +70,33 @@ static enum gw_outcome outcome_of(struct gw_chat *c, const struct gw_stream_even
     }
 }
 
-/* Client's thread, once: gives back what the request held and counts it. */
-static void settle(struct gw_chat *c, const struct gw_stream_event *ev)
+/* n choices are over; with the last one the tenant's place is free. */
+static void leave(struct gw_chat *c, uint32_t n, uint64_t now)
+{
+    if (atomic_fetch_sub(&c->n_left, n) == n)
+        gw_tenant_leave(c->tenant, atomic_load(&c->out), now);
+}
+
+/* Client's thread, once a choice: gives back what it held and counts it. */
+static void settle(struct gw_chat *c, struct gw_choice *k, const struct gw_stream_event *ev)
 {
     struct gw_metrics *m = &c->app->metrics;
     uint64_t now = clock_now_ns();
-    uint32_t out = ev->type == GW_ST_DONE && ev->usage.output_tokens > c->n_out ? ev->usage.output_tokens : c->n_out;
+    uint32_t out = ev->type == GW_ST_DONE && ev->usage.output_tokens > k->n_out ? ev->usage.output_tokens : k->n_out;
     enum gw_outcome outcome = outcome_of(c, ev);
-    log_debug("chat ended id=%s tenant=%s outcome=%s prompt=%u cached=%u output=%u ttft_ms=%.1f ms=%.1f", c->head.id, gw_tenant_name(c->tenant),
-              gw_outcome_name(outcome), c->n_prompt, ev->usage.cached_tokens, out, c->n_out ? (double)(c->first_ns - c->start_ns) * 1e-6 : 0.0,
-              (double)(now - c->start_ns) * 1e-6);
-    if (c->queued)
-        gw_app_queue_leave(c->app, c->n_prompt);
-    c->queued = false;
-    gw_tenant_leave(c->tenant, out, now);
+    log_debug("chat ended id=%s choice=%u tenant=%s outcome=%s prompt=%u cached=%u output=%u ttft_ms=%.1f ms=%.1f", c->head.id, k->index,
+              gw_tenant_name(c->tenant), gw_outcome_name(outcome), k->n_prompt, ev->usage.cached_tokens, out,
+              k->n_out ? (double)(k->first_ns - c->start_ns) * 1e-6 : 0.0, (double)(now - c->start_ns) * 1e-6);
+    if (k->queued)
+        gw_app_queue_leave(c->app, k->n_prompt);
+    k->queued = false;
+    atomic_fetch_add(&c->out, out);
+    leave(c, 1, now);
     atomic_fetch_add(&m->outcomes[outcome], 1);
-    atomic_fetch_add(&m->tokens_out, out - c->n_out); /* the others were counted as they came */
+    atomic_fetch_add(&m->tokens_out, out);
     gw_histogram_add(&m->duration, now - c->start_ns);
-    if (c->n_out > 1)
-        gw_histogram_add(&m->tpot, (c->last_ns - c->first_ns) / (c->n_out - 1));
+    if (k->n_out > 1)
+        gw_histogram_add(&m->tpot, (k->last_ns - k->first_ns) / (k->n_out - 1));
     if (ev->type == GW_ST_DONE) {
         atomic_fetch_add(&m->tokens_in, ev->usage.prompt_tokens);
         atomic_fetch_add(&m->tokens_cached, ev->usage.cached_tokens);
@@ -142,101 +105,7 @@ static void settle(struct gw_chat *c, const struct gw_stream_event *ev)
     }
 }
 
-/* ---- loop: answering -------------------------------------------------------------------------------------- */
-
-static void drop_exchange(struct gw_chat *c)
-{
-    c->x = NULL;
-    unref(c);
-}
-
-static void answer_whole(struct gw_chat *c, const struct buf *text, const struct gw_stream_event *end)
-{
-    const char *reason = end->type == GW_ST_DONE ? gw_out_finish_reason(end->finish) : NULL;
-    struct gw_api_error ae = {0};
-    struct buf b;
-    buf_init(&b, 8 * (size_t)ANSWER_BYTES_MAX);
-    if (!reason)
-        end_error(c->app, c, end, &ae);
-    else if (text->failed)
-        gw_api_error_set(&ae, 500, "engine_error", NULL, "The answer is longer than this server can hold; ask for a stream.");
-    else
-        gw_out_completion(&b, &c->head, text->len ? text->data : "", text->len, reason, &end->usage);
-    if (!ae.status && b.failed)
-        gw_api_error_set(&ae, 503, NULL, NULL, "Out of memory while writing the answer.");
-    if (ae.status) {
-        gw_app_error(c->app, c->x, GW_ROUTE_CHAT, &ae);
-    } else {
-        gw_metrics_answer(&c->app->metrics, GW_ROUTE_CHAT, 200);
-        gw_respond(c->x, 200, "application/json", NULL, 0, b.data, b.len);
-    }
-    buf_free(&b);
-    drop_exchange(c);
-}
-
-/* Writes what is there; true: the client lags, no more for now. */
-static bool write_chunks(struct gw_chat *c, const struct buf *text, const struct gw_stream_event *end)
-{
-    struct gw_api_error ae;
-    struct buf b;
-    const char *reason = end && end->type == GW_ST_DONE ? gw_out_finish_reason(end->finish) : NULL;
-    buf_init(&b, 8 * (size_t)ANSWER_BYTES_MAX);
-    if (!c->role_sent && (text->len || reason)) {
-        gw_out_chunk_role(&b, &c->head);
-        c->role_sent = true;
-    }
-    if (text->len)
-        gw_out_chunk_text(&b, &c->head, text->data, text->len);
-    if (reason) {
-        gw_out_chunk_end(&b, &c->head, reason, &end->usage);
-    } else if (end) {
-        end_error(c->app, c, end, &ae);
-        gw_out_chunk_error(&b, &ae);
-    }
-    bool lost = b.failed || text->failed;
-    bool lags = !lost && b.len && gw_stream_write(c->x, b.data, b.len) == ERR_AGAIN;
-    buf_free(&b);
-    if (lost) { /* a hole in the text must not look like a whole answer */
-        gw_engine_cancel(c->app->cfg.engine, c->stream_id);
-        gw_abort(c->x);
-        drop_exchange(c);
-        return false;
-    }
-    if (end) {
-        gw_stream_end(c->x);
-        drop_exchange(c);
-        return false;
-    }
-    return lags;
-}
-
-/* Takes what has come and gives it to the exchange. */
-static void deliver(struct gw_chat *c)
-{
-    struct buf text;
-    struct gw_stream_event end;
-    if (!c->x || (c->streaming && c->paused))
-        return;
-    pthread_mutex_lock(&c->lock);
-    bool ended = c->ended;
-    if (!c->streaming && !ended) {
-        pthread_mutex_unlock(&c->lock);
-        return;
-    }
-    text = c->pend;
-    buf_init(&c->pend, ANSWER_BYTES_MAX);
-    if (ended)
-        end = c->end;
-    pthread_mutex_unlock(&c->lock);
-
-    if (!c->streaming) {
-        answer_whole(c, &text, &end);
-    } else if (write_chunks(c, &text, ended ? &end : NULL)) {
-        c->paused = true;
-        gw_engine_pause(c->app->cfg.engine, c->stream_id, true);
-    }
-    buf_free(&text);
-}
+/* ---- loop --------------------------------------------------------------------------------------------------- */
 
 static void pump(void *arg)
 {
@@ -244,8 +113,8 @@ static void pump(void *arg)
     pthread_mutex_lock(&c->lock);
     c->posted = false;
     pthread_mutex_unlock(&c->lock);
-    deliver(c);
-    unref(c);
+    gw_chat_deliver(c);
+    gw_chat_unref(c);
 }
 
 static void on_room(void *ctx, gw_exchange *x)
@@ -254,9 +123,8 @@ static void on_room(void *ctx, gw_exchange *x)
     (void)x;
     if (!c->paused)
         return;
-    c->paused = false;
-    gw_engine_pause(c->app->cfg.engine, c->stream_id, false);
-    deliver(c);
+    gw_chat_pause(c, false);
+    gw_chat_deliver(c);
 }
 
 static void on_gone(void *ctx, gw_exchange *x, enum gw_gone why)
@@ -264,45 +132,73 @@ static void on_gone(void *ctx, gw_exchange *x, enum gw_gone why)
     struct gw_chat *c = ctx;
     (void)x;
     atomic_store(&c->gone, 1 + (int)why);
-    if (c->submitted)
-        gw_engine_cancel(c->app->cfg.engine, c->stream_id);
-    drop_exchange(c);
+    gw_chat_cancel(c);
+    c->x = NULL;
+    gw_chat_unref(c);
 }
 
 /* ---- client's thread -------------------------------------------------------------------------------------- */
 
+static void count_tokens(struct gw_chat *c, struct gw_choice *k, const struct gw_stream_event *ev, uint64_t now)
+{
+    if ((ev->type == GW_ST_STARTED || ev->n_tokens) && k->queued) {
+        gw_app_queue_leave(c->app, k->n_prompt);
+        gw_histogram_add(&c->app->metrics.queue, now - c->submit_ns);
+        k->queued = false;
+    }
+    if (!ev->n_tokens)
+        return;
+    if (!k->n_out) {
+        k->first_ns = now;
+        if (!atomic_exchange(&c->first_seen, true))
+            gw_histogram_add(&c->app->metrics.ttft, now - c->start_ns);
+    }
+    k->n_out += ev->n_tokens;
+    k->last_ns = now;
+}
+
+static bool is_eos(const struct gw_chat *c, int32_t id)
+{
+    size_t n;
+    const int32_t *eos = eng_tok_eos(c->served->tok->tok, &n);
+    for (size_t i = 0; i < n && !c->no_eos; i++)
+        if (eos[i] == id)
+            return true;
+    return false;
+}
+
+/* With the lock held. The token that ends an answer has no text and no entry. */
+static void keep_tokens(struct gw_chat *c, struct gw_choice *k, const struct gw_stream_event *ev)
+{
+    struct gw_lp_token t;
+    memset(&t, 0, sizeof t);
+    for (uint32_t i = 0; i < ev->n_tokens; i++)
+        if (!is_eos(c, ev->ids[i])) {
+            t.id = ev->ids[i];
+            t.lp = ev->logprobs[i];
+            buf_add(&k->toks, &t, sizeof t);
+        }
+}
+
 static void on_engine(void *ctx, const struct gw_stream_event *ev)
 {
-    struct gw_chat *c = ctx;
+    struct gw_choice *k = ctx;
+    struct gw_chat *c = k->c;
     bool end = ev->type == GW_ST_DONE || ev->type == GW_ST_REFUSED || ev->type == GW_ST_LOST;
-    uint64_t now = clock_now_ns();
 
-    if (ev->type == GW_ST_STARTED || ev->n_tokens) {
-        if (c->queued) {
-            gw_app_queue_leave(c->app, c->n_prompt);
-            gw_histogram_add(&c->app->metrics.queue, now - c->submit_ns);
-        }
-        c->queued = false;
-    }
-    if (ev->n_tokens) {
-        if (!c->n_out) {
-            c->first_ns = now;
-            gw_histogram_add(&c->app->metrics.ttft, now - c->start_ns);
-        }
-        c->n_out += ev->n_tokens;
-        atomic_fetch_add_explicit(&c->app->metrics.tokens_out, ev->n_tokens, memory_order_relaxed);
-        c->last_ns = now;
-    }
+    count_tokens(c, k, ev, clock_now_ns());
     if (end)
-        settle(c, ev);
+        settle(c, k, ev);
     pthread_mutex_lock(&c->lock);
     if (ev->n)
-        buf_add(&c->pend, ev->text, ev->n);
+        buf_add(&k->pend, ev->text, ev->n);
+    if (c->head.logprobs && ev->logprobs)
+        keep_tokens(c, k, ev);
     if (end) {
-        c->ended = true;
-        c->end = *ev;
-        c->end.text = NULL;
-        c->end.n = 0;
+        k->ended = true;
+        k->end = *ev;
+        k->end.text = NULL;
+        k->end.n = 0;
     }
     bool wake = !c->posted && (end || (c->streaming && ev->n));
     if (wake)
@@ -311,53 +207,163 @@ static void on_engine(void *ctx, const struct gw_stream_event *ev)
     if (wake)
         post(c, pump); /* fails only when the loop has ended, and the exchange with it */
     if (end)
-        unref(c);
+        gw_chat_unref(c);
 }
 
 /* ---- worker ----------------------------------------------------------------------------------------------- */
 
+static const char *prompt_name(const struct gw_chat *c) { return c->req.prompts ? "prompt" : "messages"; }
+
 static int prompt_error(struct gw_chat *c, const struct err *e)
 {
+    const char *what = prompt_name(c);
     if (e->code == ERR_LIMIT && c->ids.n >= c->ids.max)
-        return gw_api_error_set(&c->ae, 400, "context_length_exceeded", "messages",
-                                "This model's maximum context length is %u tokens. However, your messages resulted in more than %zu tokens. Please reduce the length of the messages.",
-                                c->served->d.ctx, c->ids.max);
+        return gw_api_error_set(&c->ae, 400, "context_length_exceeded", what,
+                                "This model's maximum context length is %u tokens. However, your %s resulted in more than %zu tokens. Please reduce the length of the %s.",
+                                c->served->d.ctx, what, c->ids.max, what);
     if (e->code == ERR_NOMEM)
-        return gw_api_error_set(&c->ae, 400, "prompt_too_large", "messages", "The messages need more memory than this server gives one request: %s", e->msg);
-    return gw_api_error_set(&c->ae, 400, "invalid_value", "messages", "The messages cannot be rendered for this model: %s", e->msg);
+        return gw_api_error_set(&c->ae, 400, "prompt_too_large", what, "The %s need more memory than this server gives one request: %s", what, e->msg);
+    return gw_api_error_set(&c->ae, 400, "invalid_value", what, "The %s cannot be rendered for this model: %s", what, e->msg);
 }
 
 static int check_lengths(struct gw_chat *c)
 {
     uint32_t most = gw_tenant_limits_of(c->tenant)->max_tokens;
+    const char *what = prompt_name(c);
     if (most && c->req.max_tokens > most)
         return gw_api_error_set(&c->ae, 400, "invalid_value", json_get(c->req.body, "max_completion_tokens") ? "max_completion_tokens" : "max_tokens",
                                 "%u tokens were asked for, but this key's limit is %u per request.", c->req.max_tokens, most);
     if (!c->req.max_tokens)
         c->req.max_tokens = most;
-    if (c->ids.n >= c->served->d.ctx) /* room for one token of output is needed */
-        return gw_api_error_set(&c->ae, 400, "context_length_exceeded", "messages",
-                                "This model's maximum context length is %u tokens. However, your messages resulted in %zu tokens. Please reduce the length of the messages.",
-                                c->served->d.ctx, c->ids.n);
+    for (uint32_t i = 0; i < c->req.n_prompts; i++) {
+        uint32_t n = c->prompt_end[i] - (i ? c->prompt_end[i - 1] : 0);
+        if (n >= c->served->d.ctx) /* room for one token of output is needed */
+            return gw_api_error_set(&c->ae, 400, "context_length_exceeded", what,
+                                    "This model's maximum context length is %u tokens. However, your %s resulted in %u tokens. Please reduce the length of the %s.",
+                                    c->served->d.ctx, what, n, what);
+        if (!n)
+            return gw_api_error_set(&c->ae, 400, "invalid_value", what, "The %s gave no token at all.", what);
+    }
+    for (uint32_t i = 0; i < c->req.n_bias; i++)
+        if ((uint32_t)c->req.bias[i].id >= c->served->d.vocab)
+            return gw_api_error_set(&c->ae, 400, "invalid_value", "logit_bias", "Invalid key in 'logit_bias': %d. This model's tokens are below %u.", c->req.bias[i].id,
+                                    c->served->d.vocab);
+    return 0;
+}
+
+/* A text is the caller's own, so a control token in it is text; who means the token sends its id. */
+static int one_prompt(struct gw_chat *c, const struct json *p)
+{
+    struct err e = {0};
+    int64_t id = 0;
+    int rc = 0;
+    if (p->type == JSON_STRING)
+        return eng_tok_encode(c->served->tok->tok, p->s, p->n, ENG_TOK_ADDED | ENG_TOK_WRAP, &c->ids, &e) ? prompt_error(c, &e) : 0;
+    for (size_t i = 0; i < p->n && !rc; i++) {
+        json_int(p->items[i], &id);
+        if (id >= c->served->d.vocab)
+            return gw_api_error_set(&c->ae, 400, "invalid_value", "prompt", "Invalid 'prompt': token %lld is none of this model's, which are below %u.", (long long)id, c->served->d.vocab);
+        rc = eng_ids_push(&c->ids, (int32_t)id, &e);
+    }
+    return rc ? prompt_error(c, &e) : 0;
+}
+
+static int make_prompts(struct gw_chat *c)
+{
+    struct err e = {0};
+    if (!(c->prompt_end = ARENA_ARRAY(&c->mem, uint32_t, c->req.n_prompts)))
+        return gw_api_error_set(&c->ae, 503, NULL, NULL, "Out of memory.");
+    c->ids.max = c->app->cfg.prompt_bytes_max / 16;
+    if (!c->req.prompts) {
+        if (!c->served->chat)
+            return gw_api_error_set(&c->ae, 400, "unsupported_value", "model", "The model '%.200s' has no chat template.", c->req.model);
+        if (eng_chat_prompt(c->served->chat, c->req.body, clock_wall_s(), &c->mem, &c->ids, &e))
+            return prompt_error(c, &e);
+        c->prompt_end[0] = (uint32_t)c->ids.n;
+        return 0;
+    }
+    for (uint32_t i = 0; i < c->req.n_prompts; i++) {
+        if (one_prompt(c, c->req.prompts[i]))
+            return c->ae.status;
+        c->prompt_end[i] = (uint32_t)c->ids.n;
+    }
+    return 0;
+}
+
+/* The stop strings outlive the request's memory where the answer names the one that was met. */
+static bool keep_stops(struct gw_chat *c)
+{
+    size_t n = 0;
+    for (uint32_t i = 0; i < c->req.n_stops; i++)
+        n += c->req.stop_lens[i] + 1u;
+    if (!n)
+        return true;
+    if (!(c->stops = malloc(c->req.n_stops * sizeof(char *) + n)))
+        return false;
+    char **list = (char **)(void *)c->stops, *p = c->stops + c->req.n_stops * sizeof(char *);
+    for (uint32_t i = 0; i < c->req.n_stops; i++) {
+        list[i] = memcpy(p, c->req.stops[i], c->req.stop_lens[i] + 1u);
+        p += c->req.stop_lens[i] + 1u;
+    }
+    c->head.stops = (const char *const *)list;
+    return true;
+}
+
+/* The text of prompt i, to be echoed. */
+static void put_prompt(struct gw_chat *c, uint32_t i, struct buf *out)
+{
+    const struct json *p = c->req.prompts[i];
+    struct eng_detok d;
+    if (p->type == JSON_STRING) {
+        buf_add(out, p->s, p->n);
+        return;
+    }
+    eng_detok_init(&d);
+    for (uint32_t k = i ? c->prompt_end[i - 1] : 0; k < c->prompt_end[i]; k++)
+        eng_detok_push(c->served->tok->tok, &d, c->ids.v[k], true, out);
+    eng_detok_end(c->served->tok->tok, &d, out);
+}
+
+static int make_choices(struct gw_chat *c)
+{
+    uint32_t n = c->req.n_prompts * c->req.n;
+    if (!keep_stops(c) || !(c->choices = calloc(n, sizeof *c->choices)))
+        return gw_api_error_set(&c->ae, 503, NULL, NULL, "Out of memory.");
+    c->n_choices = n;
+    atomic_store(&c->n_left, n);
+    c->head.logprobs = c->req.logprobs;
+    c->head.include_usage = c->req.include_usage;
+    c->head.tok = c->served->tok->tok;
+    c->head.prompt_tokens = (uint32_t)c->ids.n;
+    c->no_eos = c->req.ignore_eos;
+    for (uint32_t i = 0; i < n; i++) {
+        struct gw_choice *k = &c->choices[i];
+        k->c = c;
+        k->index = i;
+        k->prompt = i / c->req.n;
+        k->n_prompt = c->prompt_end[k->prompt] - (k->prompt ? c->prompt_end[k->prompt - 1] : 0);
+        buf_init(&k->pend, ANSWER_BYTES_MAX);
+        buf_init(&k->toks, ANSWER_BYTES_MAX);
+        buf_init(&k->toks_out, ANSWER_BYTES_MAX);
+        gw_lp_init(&k->lp, 2 * (size_t)ANSWER_BYTES_MAX);
+        if (c->req.echo)
+            put_prompt(c, k->prompt, &k->pend);
+    }
     return 0;
 }
 
 static int render(struct gw_chat *c)
 {
-    struct err e = {0};
     c->req.sampling = c->served->d.sampling;
-    if (gw_openai_parse_chat(&c->req, c->body ? c->body : "", c->body_n, &c->mem, &c->ae))
+    if (c->api->parse(&c->req, c->body ? c->body : "", c->body_n, &c->mem, &c->ae))
         return c->ae.status;
     if (!gw_served_is(c->served, c->req.model))
         return gw_api_error_set(&c->ae, 404, "model_not_found", "model", "The model '%.200s' does not exist or you do not have access to it.", c->req.model);
-    if (!c->served->chat)
-        return gw_api_error_set(&c->ae, 400, "unsupported_value", "model", "The model '%.200s' has no chat template.", c->req.model);
-    c->ids.max = c->app->cfg.prompt_bytes_max / 16;
-    if (eng_chat_prompt(c->served->chat, c->req.body, clock_wall_s(), &c->mem, &c->ids, &e))
-        return prompt_error(c, &e);
+    if (make_prompts(c))
+        return c->ae.status;
     if (!c->req.seed_given && !hash_random(&c->req.sampling.seed, sizeof c->req.sampling.seed))
         return gw_api_error_set(&c->ae, 503, NULL, NULL, "No random bytes for a seed.");
-    return check_lengths(c);
+    return check_lengths(c) ? c->ae.status : make_choices(c);
 }
 
 static void prepared(void *arg);
@@ -369,7 +375,7 @@ static void prepare(void *arg)
         render(c);
     if (!post(c, prepared))
         gw_tenant_leave(c->tenant, 0, clock_now_ns()); /* the loop has ended: nobody waits for an answer */
-    unref(c);
+    gw_chat_unref(c);
 }
 
 /* ---- loop: from prepared to submitted --------------------------------------------------------------------- */
@@ -383,85 +389,111 @@ static void free_prompt(struct gw_chat *c) /* the engine client has its own copy
     memset(&c->ids, 0, sizeof c->ids);
 }
 
-static int submit(struct gw_chat *c)
+static int submit_error(struct gw_chat *c, const struct err *e)
 {
-    struct gw_app *a = c->app;
-    struct err e;
-    const struct gw_chat_req *q = &c->req;
-    struct eng_request r = {
-        .ids = c->ids.v, .n_ids = (uint32_t)c->ids.n, .max_tokens = q->max_tokens, .min_tokens = q->min_tokens, .ignore_eos = q->ignore_eos,
-        .sampling = q->sampling, .stops = q->stops, .stop_lens = q->stop_lens, .n_stops = q->n_stops,
-        .deadline_ns = a->cfg.request_ms ? c->start_ns + a->cfg.request_ms * NS_PER_MS : 0,
-        .priority = gw_tenant_limits_of(c->tenant)->priority, .tenant = gw_tenant_name(c->tenant),
-    };
-    c->n_prompt = r.n_ids;
-    c->submit_ns = clock_now_ns();
-    c->streaming = q->stream;
-    c->head.include_usage = q->include_usage;
-    c->queued = c->submitted = true;
-    atomic_fetch_add(&c->refs, 1);
-    int rc = gw_engine_submit(a->cfg.engine, &r, c->served, q->stream, on_engine, c, &c->stream_id, &e);
-    if (!rc)
-        return 0;
-    c->queued = c->submitted = false;
-    gw_app_queue_leave(a, c->n_prompt);
-    unref(c);
-    if (rc == ERR_AGAIN) {
-        gw_api_error_set(&c->ae, 429, "queue_full", NULL, "The server is full: %s. Try again later.", e.msg);
-        c->ae.retry_after_s = gw_app_retry_s(a, c->served, atomic_load(&a->waiting));
+    if (e->code == ERR_AGAIN) {
+        gw_api_error_set(&c->ae, 429, "queue_full", NULL, "The server is full: %s. Try again later.", e->msg);
+        c->ae.retry_after_s = gw_app_retry_s(c->app, c->served, atomic_load(&c->app->waiting));
     } else {
-        gw_api_error_set(&c->ae, 503, "engine_unavailable", NULL, "The request cannot be sent to the engine: %s", e.msg);
+        gw_api_error_set(&c->ae, 503, "engine_unavailable", NULL, "The request cannot be sent to the engine: %s", e->msg);
         c->ae.retry_after_s = 5;
     }
     return c->ae.status;
 }
 
-static int admit(struct gw_chat *c)
+static int submit(struct gw_chat *c, struct gw_choice *k)
 {
     struct gw_app *a = c->app;
     struct err e;
-    uint64_t retry_ms = 0;
-    uint32_t n = (uint32_t)c->ids.n;
-    int rc;
-    if (c->ae.status)
-        return c->ae.status;
-    if ((rc = gw_app_queue_enter(a, c->served, n, &c->ae)))
+    const struct gw_chat_req *q = &c->req;
+    struct eng_request r = {
+        .ids = c->ids.v + c->prompt_end[k->prompt] - k->n_prompt, .n_ids = k->n_prompt, .max_tokens = q->max_tokens, .min_tokens = q->min_tokens,
+        .ignore_eos = q->ignore_eos, .sampling = q->sampling, .bias = q->bias, .n_bias = q->n_bias, .logprobs = q->logprobs, .top_logprobs = q->top_logprobs,
+        .stops = q->stops, .stop_lens = q->stop_lens, .n_stops = q->n_stops,
+        .deadline_ns = a->cfg.request_ms ? c->start_ns + a->cfg.request_ms * NS_PER_MS : 0,
+        .priority = gw_tenant_limits_of(c->tenant)->priority, .tenant = gw_tenant_name(c->tenant),
+    };
+    r.sampling.choice = k->index % q->n;
+    int rc = gw_app_queue_enter(a, c->served, k->n_prompt, &c->ae);
+    if (rc)
         return rc;
-    if (gw_tenant_charge(c->tenant, n, clock_now_ns(), &retry_ms, &e)) {
-        gw_app_queue_leave(a, n);
-        gw_api_error_set(&c->ae, 429, "rate_limit_exceeded", NULL, "Your %s.", e.msg);
-        c->ae.retry_after_s = (uint32_t)((retry_ms + 999) / 1000);
-        return 429;
+    k->queued = k->submitted = true;
+    atomic_fetch_add(&c->refs, 1);
+    if (!gw_engine_submit(a->cfg.engine, &r, c->served, q->stream, on_engine, k, &k->stream_id, &e))
+        return 0;
+    k->queued = k->submitted = false;
+    gw_app_queue_leave(a, k->n_prompt);
+    gw_chat_unref(c);
+    return submit_error(c, &e);
+}
+
+/* All choices are submitted or none goes on. On failure the tenant's place is given back, at once or by those that were. */
+static int admit(struct gw_chat *c)
+{
+    struct err e;
+    uint64_t retry_ms = 0;
+    uint32_t i = 0;
+    int rc = c->ae.status;
+    if (rc || !c->n_choices) {
+        gw_tenant_leave(c->tenant, 0, clock_now_ns());
+        return rc ? rc : gw_api_error_set(&c->ae, 503, NULL, NULL, "The request was not read.");
     }
-    return submit(c);
+    if (gw_tenant_charge(c->tenant, c->ids.n, clock_now_ns(), &retry_ms, &e)) {
+        rc = gw_api_error_set(&c->ae, 429, "rate_limit_exceeded", NULL, "Your %s.", e.msg);
+        c->ae.retry_after_s = (uint32_t)((retry_ms + 999) / 1000);
+    }
+    c->submit_ns = clock_now_ns();
+    c->streaming = c->req.stream;
+    for (; i < c->n_choices && !rc; i++)
+        if ((rc = submit(c, &c->choices[i])))
+            break;
+    if (rc) {
+        gw_chat_cancel(c);
+        leave(c, c->n_choices - i, clock_now_ns());
+    }
+    return rc;
+}
+
+static void begin_stream(struct gw_chat *c)
+{
+    struct buf b;
+    gw_metrics_answer(&c->app->metrics, c->api->route, 200);
+    gw_stream_start(c->x, 200, NULL, NULL, 0, c->api->heartbeat);
+    if (!c->api->begin)
+        return;
+    buf_init(&b, 1u << 20);
+    c->api->begin(&b, &c->head);
+    if (gw_stream_write(c->x, b.data, b.len) == ERR_AGAIN)
+        gw_chat_pause(c, true);
+    buf_free(&b);
 }
 
 static void prepared(void *arg)
 {
     struct gw_chat *c = arg;
-    if (!c->x || admit(c)) {
+    if (!c->x) {
         gw_tenant_leave(c->tenant, 0, clock_now_ns());
-        if (c->x) {
-            gw_app_error(c->app, c->x, GW_ROUTE_CHAT, &c->ae);
-            drop_exchange(c);
-        }
+    } else if (admit(c)) {
+        gw_app_error(c->app, c->x, c->api->route, &c->ae);
+        c->x = NULL;
+        gw_chat_unref(c);
     } else if (c->streaming) {
-        gw_metrics_answer(&c->app->metrics, GW_ROUTE_CHAT, 200);
-        gw_stream_start(c->x, 200, NULL, NULL, 0, heartbeat);
+        begin_stream(c);
     }
     free_prompt(c);
-    unref(c);
+    gw_chat_unref(c);
 }
 
 /* ---- loop: the beginning ---------------------------------------------------------------------------------- */
 
-static struct gw_chat *chat_new(struct gw_app *a, gw_exchange *x, gw_tenant *tenant)
+static struct gw_chat *chat_new(struct gw_app *a, const struct gw_api *api, gw_exchange *x, gw_tenant *tenant)
 {
     struct gw_chat *c = calloc(1, sizeof *c);
     if (!c)
         return NULL;
     atomic_init(&c->refs, 1); /* the exchange's */
     c->app = a;
+    c->api = api;
     c->loop = gw_exchange_loop(x);
     c->tenant = tenant;
     c->x = x;
@@ -469,40 +501,39 @@ static struct gw_chat *chat_new(struct gw_app *a, gw_exchange *x, gw_tenant *ten
     c->body = gw_exchange_take_body(x, &c->body_n);
     c->served = gw_engine_served(a->cfg.engine);
     arena_init(&c->mem, a->cfg.prompt_bytes_max);
-    buf_init(&c->pend, ANSWER_BYTES_MAX);
     pthread_mutex_init(&c->lock, NULL);
-    gw_out_id(c->head.id);
+    gw_out_id(c->head.id, api->id_prefix);
     c->head.created = clock_wall_s();
     return c;
 }
 
-static void refuse(struct gw_app *a, gw_exchange *x, int status, const char *code, uint64_t retry_ms, const char *msg)
+static void refuse(struct gw_app *a, gw_exchange *x, enum gw_route r, int status, const char *code, uint64_t retry_ms, const char *msg)
 {
     struct gw_api_error ae;
     gw_api_error_set(&ae, status, code, NULL, "%s", msg);
     ae.retry_after_s = (uint32_t)((retry_ms + 999) / 1000);
-    gw_app_error(a, x, GW_ROUTE_CHAT, &ae);
+    gw_app_error(a, x, r, &ae);
 }
 
-void gw_chat_start(struct gw_app *a, gw_exchange *x, const struct gw_request *r, gw_tenant *tenant)
+void gw_chat_start(struct gw_app *a, const struct gw_api *api, gw_exchange *x, const struct gw_request *r, gw_tenant *tenant)
 {
     struct err e;
     uint64_t retry_ms = 0;
     (void)r;
     if (!tenant) {
-        refuse(a, x, 401, "invalid_api_key", 0, "Incorrect API key provided.");
+        refuse(a, x, api->route, 401, "invalid_api_key", 0, "Incorrect API key provided.");
         return;
     }
     if (gw_tenant_enter(tenant, clock_now_ns(), &retry_ms, &e)) {
-        refuse(a, x, 429, "rate_limit_exceeded", retry_ms, e.msg);
+        refuse(a, x, api->route, 429, "rate_limit_exceeded", retry_ms, e.msg);
         return;
     }
-    struct gw_chat *c = chat_new(a, x, tenant);
+    struct gw_chat *c = chat_new(a, api, x, tenant);
     if (!c || !c->served) {
         gw_tenant_leave(tenant, 0, clock_now_ns());
-        refuse(a, x, 503, "engine_unavailable", 2000, c ? "No engine has described its model yet. Try again shortly." : "Out of memory.");
+        refuse(a, x, api->route, 503, "engine_unavailable", 2000, c ? "No engine has described its model yet. Try again shortly." : "Out of memory.");
         if (c)
-            unref(c);
+            gw_chat_unref(c);
         return;
     }
     c->head.model = c->served->d.id;
@@ -510,9 +541,11 @@ void gw_chat_start(struct gw_app *a, gw_exchange *x, const struct gw_request *r,
     gw_exchange_watch(x, &(struct gw_watch){c, on_gone, on_room});
     atomic_fetch_add(&c->refs, 1); /* the job's */
     if (gw_work_put(a->cfg.work, prepare, c, &e)) {
-        unref(c);
+        gw_chat_unref(c);
         gw_tenant_leave(tenant, 0, clock_now_ns());
-        refuse(a, x, e.code == ERR_AGAIN ? 429 : 503, e.code == ERR_AGAIN ? "queue_full" : "engine_unavailable", 1000ull * gw_app_retry_s(a, c->served, gw_work_waiting(a->cfg.work)), e.msg);
-        drop_exchange(c);
+        refuse(a, x, api->route, e.code == ERR_AGAIN ? 429 : 503, e.code == ERR_AGAIN ? "queue_full" : "engine_unavailable",
+               1000ull * gw_app_retry_s(a, c->served, gw_work_waiting(a->cfg.work)), e.msg);
+        c->x = NULL;
+        gw_chat_unref(c);
     }
 }

@@ -358,6 +358,92 @@ START_TEST(chats)
 }
 END_TEST
 
+/* Several answers, logprobs, completions: whole and as streams. */
+START_TEST(choices)
+{
+    struct reply r;
+    prepare_config();
+    open_all();
+    r = chat("hello", "\"max_tokens\":6,\"seed\":5,\"n\":3,\"logprobs\":true,\"top_logprobs\":2");
+    ck_assert_msg(r.status == 200, "%s", r.body);
+    const struct json *v = parse(r.body, r.n), *all = json_get(v, "choices");
+    ck_assert_uint_eq(all->n, 3);
+    ck_assert_str_eq(json_path(v, "usage.completion_tokens")->s, "18");
+    ck_assert_str_eq(json_path(v, "usage.prompt_tokens")->s, "11"); /* once */
+    for (size_t i = 0; i < 3; i++) {
+        expect_text(str_at(all->items[i], "message.content"), 5 + i * 1000003, 6);
+        const struct json *lp = json_path(all->items[i], "logprobs.content");
+        ck_assert_uint_eq(lp->n, 6);
+        ck_assert_uint_eq(json_get(lp->items[5], "top_logprobs")->n, 2);
+        ck_assert_str_eq(json_get(lp->items[0], "logprob")->s, "-0.5");
+        ck_assert_str_eq(str_at(json_get(lp->items[0], "top_logprobs")->items[0], "token"), str_at(lp->items[0], "token"));
+        ck_assert_str_eq(str_at(json_get(lp->items[0], "top_logprobs")->items[1], "token"), "b");
+        ck_assert_uint_eq(json_get(lp->items[0], "bytes")->n, strlen(str_at(lp->items[0], "token")));
+    }
+    r = chat("hello", "\"max_tokens\":6,\"seed\":5,\"n\":3,\"logprobs\":true,\"stream\":true,\"stream_options\":{\"include_usage\":true}");
+    struct buf text[3];
+    size_t ends = 0, tokens = 0;
+    bool done = false;
+    for (int i = 0; i < 3; i++) {
+        buf_init(&text[i], 4096);
+        buf_str(&text[i], "");
+    }
+    for (const char *p = r.body, *end; p < r.body + r.n; p = end + 2) {
+        ck_assert_ptr_nonnull(end = strstr(p, "\n\n"));
+        if ((done = !strncmp(p, "data: [DONE]", 12)))
+            continue;
+        v = parse(p + 6, (size_t)(end - p - 6));
+        if (!json_get(v, "choices")->n) {
+            ck_assert_str_eq(json_path(v, "usage.completion_tokens")->s, "18");
+            continue;
+        }
+        const struct json *c = json_get(v, "choices")->items[0], *lp = json_path(c, "logprobs.content");
+        int64_t i;
+        ck_assert(json_int(json_get(c, "index"), &i) && i >= 0 && i < 3);
+        buf_str(&text[i], str_at(c, "delta.content"));
+        ends += json_str(json_get(c, "finish_reason")) != NULL;
+        tokens += lp ? lp->n : 0;
+    }
+    ck_assert(done && ends == 3 && tokens == 18);
+    for (int i = 0; i < 3; i++) {
+        expect_text(text[i].data, 5 + (uint64_t)i * 1000003, 6);
+        buf_free(&text[i]);
+    }
+#define COMPLETION(x) ask("POST", "/v1/completions", AUTH, "{\"model\":\"fake-model\"," x "}")
+    r = COMPLETION("\"prompt\":\"abc\",\"seed\":7,\"max_tokens\":4,\"echo\":true");
+    ck_assert_msg(r.status == 200, "%s", r.body);
+    v = json_get(parse(r.body, r.n), "choices")->items[0];
+    ck_assert_int_eq(strncmp(str_at(v, "text"), "abc", 3), 0);
+    expect_text(str_at(v, "text") + 3, 7, 4);
+    r = COMPLETION("\"prompt\":[[97,98],[99]],\"n\":2,\"seed\":7,\"logprobs\":3");
+    ck_assert_msg(r.status == 200, "%s", r.body);
+    v = parse(r.body, r.n);
+    all = json_get(v, "choices");
+    ck_assert_uint_eq(all->n, 4);
+    ck_assert_str_eq(json_path(v, "usage.prompt_tokens")->s, "3");
+    ck_assert_str_eq(json_path(v, "usage.completion_tokens")->s, "64"); /* 16 each */
+    for (size_t i = 0; i < 4; i++) {
+        expect_text(str_at(all->items[i], "text"), 7 + i % 2 * 1000003, 16);
+        ck_assert_uint_eq(json_path(all->items[i], "logprobs.tokens")->n, 16);
+        ck_assert_uint_eq(json_path(all->items[i], "logprobs.top_logprobs")->items[3]->n, 3);
+        ck_assert_str_eq(json_path(all->items[i], "logprobs.text_offset")->items[3]->s, "3");
+    }
+    r = COMPLETION("\"prompt\":\"!fail 3\",\"n\":4");
+    expect_error(r, 500, "engine_error", "");
+    expect_error(COMPLETION("\"prompt\":[2000]"), 400, "invalid_value", "prompt");
+    expect_error(COMPLETION("\"prompt\":\"x\",\"suffix\":\"y\""), 400, "unsupported_parameter", "suffix");
+    int fd = dial(0); /* leaves: all of its streams end */
+    send_request(fd, "POST", CHAT, AUTH, chat_body("!hang", "\"n\":5"));
+    wait_live(5);
+    close(fd);
+    wait_live(0);
+    for (int i = 0; i < 200 && metric("sluice_queue_requests ") != 0; i++)
+        clock_sleep_ns(10 * NS_PER_MS);
+    ck_assert(metric("sluice_queue_requests ") == 0 && metric("sluice_queue_tokens ") == 0 && metric("sluice_inflight_requests ") == 0);
+    close_all();
+}
+END_TEST
+
 START_TEST(errors)
 {
     struct reply r;
@@ -368,7 +454,8 @@ START_TEST(errors)
     expect_error(ask("POST", CHAT, AUTH, "{"), 400, "", "");
     expect_error(ask("POST", CHAT, AUTH, ""), 400, "", "");
     expect_error(chat("x", "\"temperature\":9"), 400, "invalid_value", "temperature");
-    expect_error(chat("x", "\"stream\":true,\"n\":3"), 400, "unsupported_value", "n");
+    expect_error(chat("x", "\"stream\":true,\"n\":300"), 400, "invalid_value", "n");
+    expect_error(chat("x", "\"logit_bias\":{\"2000\":1}"), 400, "invalid_value", "logit_bias");
     expect_error(ask("POST", CHAT, AUTH, "{\"model\":\"gpt-x\",\"messages\":[{\"role\":\"user\",\"content\":\"x\"}]}"), 404, "model_not_found", "model");
     expect_error(ask("POST", CHAT, AUTH, "{\"model\":\"fake-model\",\"messages\":[{\"role\":\"tool\",\"content\":\"x\"}]}"), 400, "invalid_value", "messages");
     r = chat("this prompt is longer than the sixty-four tokens that the model takes", "\"stream\":true");
@@ -674,4 +761,4 @@ START_TEST(config)
 }
 END_TEST
 
-SUITE("gateway", "app", routes, chats, errors, queue, tenants, leaving, heartbeats, deaths, drain, config)
+SUITE("gateway", "app", routes, chats, choices, errors, queue, tenants, leaving, heartbeats, deaths, drain, config)

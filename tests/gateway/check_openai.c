@@ -29,7 +29,8 @@ START_TEST(core)
     struct gw_chat_req r;
     struct gw_api_error ae;
     static const char all[] = WITH("\"stream\":true,\"stream_options\":{\"include_usage\":true},\"max_completion_tokens\":12,\"temperature\":0,"
-                                   "\"top_p\":0.5,\"top_k\":-1,\"min_p\":0.05,\"seed\":-3,\"stop\":[\"a\",\"\\n\\n\"],\"ignore_eos\":true,\"min_tokens\":3,\"n\":1");
+                                   "\"top_p\":0.5,\"top_k\":-1,\"min_p\":0.05,\"seed\":-3,\"stop\":[\"a\",\"\\n\\n\"],\"ignore_eos\":true,\"min_tokens\":3,\"n\":4,"
+                                   "\"logprobs\":true,\"top_logprobs\":20,\"logit_bias\":{\"0\":-100,\"12\":1.5},\"presence_penalty\":-2,\"frequency_penalty\":0.5,\"repetition_penalty\":1.1");
     ck_assert_msg(!parse(all, strlen(all), &r, &ae), "%s", ae.msg);
     ck_assert(r.stream && r.include_usage && r.ignore_eos && r.seed_given);
     ck_assert_uint_eq(r.max_tokens, 12);
@@ -43,9 +44,12 @@ START_TEST(core)
     ck_assert_str_eq(r.stops[1], "\n\n");
     ck_assert_uint_eq(r.stop_lens[1], 2);
     ck_assert_str_eq(r.model, "m");
+    ck_assert(r.n == 4 && r.n_prompts == 1 && !r.prompts && r.logprobs && r.top_logprobs == 20 && r.n_bias == 2);
+    ck_assert(r.bias[0].id == 0 && r.bias[0].bias == -100 && r.bias[1].id == 12 && r.bias[1].bias == 1.5f);
+    ck_assert(r.sampling.presence == -2 && r.sampling.frequency == 0.5f && r.sampling.repetition == 1.1f && r.sampling.choice == 0);
 
     ck_assert_int_eq(parse("{" MSG "}", strlen("{" MSG "}"), &r, &ae), 0); /* nothing given: the caller's defaults stay */
-    ck_assert(!r.stream && !r.seed_given && !r.n_stops && !r.max_tokens);
+    ck_assert(!r.stream && !r.seed_given && !r.n_stops && !r.max_tokens && r.n == 1 && !r.logprobs && !r.n_bias);
     ck_assert_float_eq(r.sampling.temperature, 0.6f);
     ck_assert_float_eq(r.sampling.top_p, 0.9f);
     ck_assert_int_eq(r.sampling.top_k, 20);
@@ -60,7 +64,7 @@ static const char *const good[] = {
     WITH("\"stop\":\"END\""),
     WITH("\"stop\":[]"),
     WITH("\"user\":\"u\",\"metadata\":{\"a\":\"b\"},\"store\":false,\"service_tier\":\"auto\",\"prompt_cache_key\":\"k\",\"safety_identifier\":\"s\""),
-    WITH("\"tools\":[],\"tool_choice\":\"auto\",\"parallel_tool_calls\":true,\"logprobs\":false,\"top_logprobs\":0,\"logit_bias\":{}"),
+    WITH("\"tools\":[],\"tool_choice\":\"auto\",\"parallel_tool_calls\":true,\"logprobs\":false,\"top_logprobs\":0,\"suffix\":\"\",\"best_of\":1,\"n\":1,\"logit_bias\":{}"),
     WITH("\"presence_penalty\":0,\"frequency_penalty\":0.0,\"response_format\":{\"type\":\"text\"},\"modalities\":[\"text\"]"),
     WITH("\"some_new_field\":{\"x\":[1,2]},\"seed\":9223372036854775807"),
     WITH("\"stream\":true,\"stream_options\":{}"),
@@ -130,16 +134,30 @@ static const struct { const char *body, *param, *code; } bad[] = {
     {WITH("\"stop\":\"\""), "stop", "invalid_value"},
     {WITH("\"stop\":[\"a\",1]"), "stop[1]", "invalid_type"},
     {WITH("\"stop\":[\"1\",\"2\",\"3\",\"4\",\"5\",\"6\",\"7\",\"8\",\"9\",\"10\",\"11\",\"12\",\"13\",\"14\",\"15\",\"16\",\"17\"]"), "stop", "array_above_max_length"},
-    {WITH("\"n\":2"), "n", "unsupported_value"},
+    {WITH("\"n\":0"), "n", "invalid_value"},
+    {WITH("\"n\":129"), "n", "invalid_value"},
+    {WITH("\"n\":2,\"best_of\":3"), "best_of", "unsupported_value"},
     {WITH("\"n\":\"1\""), "n", "invalid_type"},
-    {WITH("\"logprobs\":true"), "logprobs", "unsupported_parameter"},
-    {WITH("\"top_logprobs\":3"), "top_logprobs", "unsupported_parameter"},
+    {WITH("\"logprobs\":5"), "logprobs", "invalid_type"},
+    {WITH("\"top_logprobs\":3"), "top_logprobs", "invalid_value"},
+    {WITH("\"logprobs\":true,\"top_logprobs\":21"), "top_logprobs", "invalid_value"},
+    {WITH("\"logit_bias\":[1]"), "logit_bias", "invalid_type"},
+    {WITH("\"logit_bias\":{\"x\":1}"), "logit_bias", "invalid_value"},
+    {WITH("\"logit_bias\":{\"\":1}"), "logit_bias", "invalid_value"},
+    {WITH("\"logit_bias\":{\"-1\":1}"), "logit_bias", "invalid_value"},
+    {WITH("\"logit_bias\":{\"07\":1}"), "logit_bias", "invalid_value"},
+    {WITH("\"logit_bias\":{\"12345678901\":1}"), "logit_bias", "invalid_value"},
+    {WITH("\"logit_bias\":{\"5\":\"1\"}"), "logit_bias.5", "invalid_type"},
+    {WITH("\"logit_bias\":{\"5\":101}"), "logit_bias.5", "invalid_value"},
+    {WITH("\"presence_penalty\":2.5"), "presence_penalty", "invalid_value"},
+    {WITH("\"frequency_penalty\":\"x\""), "frequency_penalty", "invalid_type"},
+    {WITH("\"repetition_penalty\":0"), "repetition_penalty", "invalid_value"},
+    {WITH("\"echo\":true"), "echo", "unsupported_parameter"},
+    {WITH("\"stop_token_ids\":[1]"), "stop_token_ids", "unsupported_parameter"},
     {WITH("\"tools\":[{\"type\":\"function\"}]"), "tools", "unsupported_parameter"},
     {WITH("\"tool_choice\":\"required\""), "tool_choice", "unsupported_parameter"},
     {WITH("\"response_format\":{\"type\":\"json_object\"}"), "response_format", "unsupported_parameter"},
     {WITH("\"response_format\":{\"type\":\"json_schema\",\"json_schema\":{}}"), "response_format", "unsupported_parameter"},
-    {WITH("\"logit_bias\":{\"5\":1}"), "logit_bias", "unsupported_parameter"},
-    {WITH("\"presence_penalty\":0.5"), "presence_penalty", "unsupported_parameter"},
     {WITH("\"reasoning_effort\":\"high\""), "reasoning_effort", "unsupported_parameter"},
     {WITH("\"modalities\":[\"text\",\"audio\"]"), "modalities", "unsupported_parameter"},
     {WITH("\"user\":5"), "user", "invalid_type"},
@@ -155,6 +173,52 @@ START_TEST(errors)
     ck_assert_msg(!strcmp(ae.param, bad[_i].param ? bad[_i].param : ""), "%s: param '%s'", bad[_i].body, ae.param);
     ck_assert_msg((!ae.code && !bad[_i].code) || (ae.code && bad[_i].code && !strcmp(ae.code, bad[_i].code)), "%s: code %s", bad[_i].body, ae.code ? ae.code : "null");
     ck_assert(*ae.msg);
+}
+END_TEST
+
+#define PROMPT(x) "{\"model\":\"m\",\"prompt\":" x "}"
+
+static int parse_completion(const char *body, struct gw_chat_req *r, struct gw_api_error *ae)
+{
+    memset(r, 0, sizeof *r);
+    memset(ae, 0, sizeof *ae);
+    return gw_openai_parse_completion(r, body, strlen(body), &mem, ae);
+}
+
+static const struct { const char *body; uint32_t n_prompts; } good_completions[] = {
+    {PROMPT("\"x\""), 1}, {PROMPT("[\"x\",\"y\"]"), 2}, {PROMPT("[1,2,3]"), 1}, {PROMPT("[[1],[2,3]]"), 2}, {PROMPT("\"x\",\"suffix\":\"\""), 1},
+    {PROMPT("\"x\",\"echo\":true,\"logprobs\":null"), 1}, {PROMPT("\"x\",\"logprobs\":0"), 1}, {PROMPT("\"x\",\"best_of\":2,\"n\":2"), 1},
+    {PROMPT("\"x\",\"suffix\":null,\"stop\":[\"a\"],\"logit_bias\":{\"3\":1},\"seed\":1,\"user\":\"u\",\"stream\":true,\"stream_options\":{\"include_usage\":true}"), 1},
+};
+static const struct { const char *body, *param, *code; } bad_completions[] = {
+    {"{\"model\":\"m\"}", "prompt", "missing_required_parameter"},
+    {"{\"prompt\":\"x\"}", "model", "missing_required_parameter"},
+    {PROMPT("5"), "prompt", "invalid_type"}, {PROMPT("{}"), "prompt", "invalid_type"}, {PROMPT("\"\""), "prompt", "invalid_value"},
+    {PROMPT("[]"), "prompt", "empty_array"}, {PROMPT("[\"x\",\"\"]"), "prompt[1]", "invalid_type"}, {PROMPT("[\"x\",5]"), "prompt[1]", "invalid_type"},
+    {PROMPT("[\"x\",[5]]"), "prompt[1]", "invalid_type"}, {PROMPT("[[5],\"x\"]"), "prompt[1]", "invalid_type"}, {PROMPT("[[]]"), "prompt[0]", "invalid_type"},
+    {PROMPT("[1,-2]"), "prompt", "invalid_value"}, {PROMPT("[1,1.5]"), "prompt", "invalid_value"}, {PROMPT("[[1,\"x\"]]"), "prompt[0]", "invalid_value"},
+    {PROMPT("[1,4294967296]"), "prompt", "invalid_value"}, {PROMPT("[true]"), "prompt[0]", "invalid_type"},
+    {PROMPT("[\"a\",\"b\"],\"n\":65"), "prompt", "array_above_max_length"},
+    {PROMPT("\"x\",\"suffix\":\"y\""), "suffix", "unsupported_parameter"}, {PROMPT("\"x\",\"logprobs\":21"), "logprobs", "invalid_value"},
+    {PROMPT("\"x\",\"logprobs\":true"), "logprobs", "invalid_type"}, {PROMPT("\"x\",\"echo\":true,\"logprobs\":1"), "logprobs", "unsupported_value"},
+    {PROMPT("\"x\",\"echo\":1"), "echo", "invalid_type"}, {PROMPT("\"x\",\"best_of\":4"), "best_of", "unsupported_value"},
+    {PROMPT("\"x\",\"min_tokens\":17"), "min_tokens", "invalid_value"}, {PROMPT("\"x\",\"max_tokens\":0"), "max_tokens", "invalid_value"},
+};
+
+START_TEST(completions)
+{
+    struct gw_chat_req r;
+    struct gw_api_error ae;
+    for (size_t i = 0; i < sizeof good_completions / sizeof *good_completions; i++) {
+        ck_assert_msg(!parse_completion(good_completions[i].body, &r, &ae), "%s: %s", good_completions[i].body, ae.msg);
+        ck_assert_uint_eq(r.n_prompts, good_completions[i].n_prompts);
+        ck_assert(r.prompts && r.max_tokens == 16);
+    }
+    for (size_t i = 0; i < sizeof bad_completions / sizeof *bad_completions; i++) {
+        ck_assert_msg(parse_completion(bad_completions[i].body, &r, &ae) == 400, "accepted: %s", bad_completions[i].body);
+        ck_assert_msg(!strcmp(ae.param, bad_completions[i].param) && ae.code && !strcmp(ae.code, bad_completions[i].code), "%s: param '%s' code %s",
+                      bad_completions[i].body, ae.param, ae.code);
+    }
 }
 END_TEST
 
@@ -190,7 +254,7 @@ END_TEST
 
 START_TEST(memory) /* every allocation fails once: a 503, never a crash and never a half-read request */
 {
-    static const char body[] = WITH("\"stop\":[\"a\",\"b\"],\"stream\":true,\"stream_options\":{\"include_usage\":true}");
+    static const char body[] = WITH("\"stop\":[\"a\",\"b\"],\"logit_bias\":{\"1\":2},\"stream\":true,\"stream_options\":{\"include_usage\":true}");
     struct gw_chat_req r;
     struct gw_api_error ae;
     if (!alloc_fail_works()) {
@@ -237,11 +301,11 @@ START_TEST(answers)
     const char *p;
     const struct json *ev;
     buf_init(&b, 1u << 16);
-    gw_out_id(h.id);
+    gw_out_id(h.id, gw_api_chat.id_prefix);
     ck_assert_int_eq(strncmp(h.id, "chatcmpl-", 9), 0);
-    gw_out_chunk_role(&b, &h);
-    gw_out_chunk_text(&b, &h, "x\n\"\xc3\xa9", 5);
-    gw_out_chunk_end(&b, &h, "stop", &u);
+    gw_api_chat.piece(&b, &h, &(struct gw_piece){.index = 2, .first = true, .text = "x\n\"\xc3\xa9", .n = 5});
+    gw_api_chat.piece(&b, &h, &(struct gw_piece){.index = 2, .ended = true, .finish = ENG_STOP});
+    gw_api_chat.end(&b, &h, &u);
     p = b.data;
     ev = event_json(&p, &mem);
     ck_assert(json_eq(json_get(ev, "id"), h.id) && json_eq(json_get(ev, "model"), h.model));
@@ -260,10 +324,23 @@ START_TEST(answers)
     ck_assert_int_eq(*p, 0);
 
     buf_reset(&b);
-    gw_out_completion(&b, &h, "hello", 5, "length", &u);
+    struct gw_piece two[] = {{.text = "hello", .n = 5, .ended = true, .finish = ENG_LENGTH}, {.index = 1, .ended = true, .finish = ENG_STOP}};
+    gw_api_chat.whole(&b, &h, two, 2, &u);
     ck_assert_int_eq(json_parse(&v, b.data, b.len, &json_strict, &mem, NULL), 0);
     ck_assert(json_eq(json_get(v, "object"), "chat.completion"));
     ck_assert(json_eq(json_path(json_get(v, "choices")->items[0], "message.content"), "hello"));
+    ck_assert(json_eq(json_path(json_get(v, "choices")->items[1], "message.content"), "") && json_get(v, "choices")->n == 2);
+    ck_assert(json_is(json_path(v, "timings.predicted_n"), JSON_NUMBER));
+
+    buf_reset(&b);
+    gw_api_completions.piece(&b, &h, &(struct gw_piece){.index = 1, .first = true, .text = "abc", .n = 3, .ended = true, .finish = ENG_LENGTH});
+    gw_api_completions.end(&b, &h, &u);
+    p = b.data;
+    ev = event_json(&p, &mem);
+    ck_assert(json_eq(json_get(ev, "object"), "text_completion") && json_eq(json_get(json_get(ev, "choices")->items[0], "text"), "abc"));
+    ck_assert(json_eq(json_get(json_get(ev, "choices")->items[0], "finish_reason"), "length"));
+    ck_assert_str_eq(json_path(event_json(&p, &mem), "usage.total_tokens")->s, "8");
+    ck_assert_ptr_null(event_json(&p, &mem));
 
     buf_reset(&b);
     gw_api_error_set(&ae, 404, "model_not_found", "model", "The model '%s' does not exist.", "x\"y");
@@ -286,6 +363,7 @@ int main(void)
     tcase_add_test(c, core);
     tcase_add_loop_test(c, accepted, 0, (int)(sizeof good / sizeof *good));
     tcase_add_loop_test(c, errors, 0, (int)(sizeof bad / sizeof *bad));
+    tcase_add_test(c, completions);
     tcase_add_test(c, limits);
     tcase_add_test(c, memory);
     tcase_add_test(c, answers);

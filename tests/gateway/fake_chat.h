@@ -44,6 +44,55 @@ int eng_tok_load(eng_tok **out, const void *p, size_t n, struct err *e)
 
 void eng_tok_close(eng_tok *t) { free(t); }
 
+uint32_t eng_tok_count(const eng_tok *t)
+{
+    (void)t;
+    return 2000;
+}
+
+const int32_t *eng_tok_eos(const eng_tok *t, size_t *n)
+{
+    static const int32_t none;
+    (void)t;
+    *n = 1;
+    return &none;
+}
+
+/* A token of the fake engine stands for its number, one of a prompt for its byte. */
+bool eng_tok_bytes(const eng_tok *t, int32_t id, struct buf *out)
+{
+    (void)t;
+    return id < 256 ? buf_char(out, (char)id) : buf_printf(out, "<%d>", id);
+}
+
+void eng_detok_init(struct eng_detok *d) { memset(d, 0, sizeof *d); }
+
+int eng_detok_push(const eng_tok *t, struct eng_detok *d, int32_t id, bool skip_special, struct buf *out)
+{
+    (void)t;
+    (void)d;
+    (void)skip_special;
+    return buf_char(out, id < 256 ? (char)id : 'x') ? 0 : ERR_NOMEM;
+}
+
+int eng_detok_end(const eng_tok *t, struct eng_detok *d, struct buf *out)
+{
+    (void)t;
+    (void)d;
+    (void)out;
+    return 0;
+}
+
+int eng_tok_encode(const eng_tok *t, const char *text, size_t n, unsigned flags, struct eng_ids *ids, struct err *e)
+{
+    int rc = 0;
+    (void)t;
+    (void)flags;
+    for (size_t i = 0; i < n && !rc; i++)
+        rc = eng_ids_push(ids, (unsigned char)text[i], e);
+    return rc;
+}
+
 int eng_chat_open(eng_chat **out, const eng_tok *tok, const char *tmpl, size_t n, const struct json *special_tokens, struct err *e)
 {
     (void)tok;

@@ -40,8 +40,14 @@ static inline int suite_main(const char *name, const TTest *const *tests, const 
 #define SUITE_EACH8(m, a, ...) m(a), SUITE_EACH7(m, __VA_ARGS__)
 #define SUITE_EACH9(m, a, ...) m(a), SUITE_EACH8(m, __VA_ARGS__)
 #define SUITE_EACH10(m, a, ...) m(a), SUITE_EACH9(m, __VA_ARGS__)
-#define SUITE_PICK(a1, a2, a3, a4, a5, a6, a7, a8, a9, a10, x, ...) x
-#define SUITE_MAP(m, ...) SUITE_PICK(__VA_ARGS__, SUITE_EACH10, SUITE_EACH9, SUITE_EACH8, SUITE_EACH7, SUITE_EACH6, SUITE_EACH5, \
+#define SUITE_EACH11(m, a, ...) m(a), SUITE_EACH10(m, __VA_ARGS__)
+#define SUITE_EACH12(m, a, ...) m(a), SUITE_EACH11(m, __VA_ARGS__)
+#define SUITE_EACH13(m, a, ...) m(a), SUITE_EACH12(m, __VA_ARGS__)
+#define SUITE_EACH14(m, a, ...) m(a), SUITE_EACH13(m, __VA_ARGS__)
+#define SUITE_EACH15(m, a, ...) m(a), SUITE_EACH14(m, __VA_ARGS__)
+#define SUITE_EACH16(m, a, ...) m(a), SUITE_EACH15(m, __VA_ARGS__)
+#define SUITE_PICK(a1, a2, a3, a4, a5, a6, a7, a8, a9, a10, a11, a12, a13, a14, a15, a16, x, ...) x
+#define SUITE_MAP(m, ...) SUITE_PICK(__VA_ARGS__, SUITE_EACH16, SUITE_EACH15, SUITE_EACH14, SUITE_EACH13, SUITE_EACH12, SUITE_EACH11, SUITE_EACH10, SUITE_EACH9, SUITE_EACH8, SUITE_EACH7, SUITE_EACH6, SUITE_EACH5, \
                                      SUITE_EACH4, SUITE_EACH3, SUITE_EACH2, SUITE_EACH1, 0)(m, __VA_ARGS__)
 #define SUITE_NAME(t) #t
 #define SUITE_TEST(t) t

@@ -1,0 +1,70 @@
+/* gateway/chat_internal.h - one request for text, whatever API asked: shared by chat.c (its life) and chat_answer.c (what the client sees). */
+#ifndef SLUICE_GATEWAY_CHAT_INTERNAL_H
+#define SLUICE_GATEWAY_CHAT_INTERNAL_H
+#include <pthread.h>
+#include "gateway/api.h"
+#include "gateway/app_internal.h"
+
+#define ANSWER_BYTES_MAX (64u << 20)
+
+/* One answer: a stream of the engine's. Fields are touched by the thread named beside them. */
+struct gw_choice {
+    struct gw_chat *c;
+    uint32_t index, prompt;        /* number in the answer; of its prompt */
+    uint32_t n_prompt;             /* its prompt's tokens */
+    uint64_t stream_id;            /* loop, after submit */
+    bool submitted;                /* loop */
+
+    uint64_t first_ns, last_ns;    /* client */
+    uint32_t n_out;
+    bool queued;                   /* client, after submit: a place in the queue is held */
+
+    struct buf pend, toks;         /* lock: text and tokens (struct gw_lp_token) not yet given to the exchange */
+    bool ended; struct gw_stream_event end;
+
+    bool begun, end_taken, finished; /* loop: something went out; nothing more comes; its end went out */
+    struct buf text, toks_out;     /* loop: taken from the two above */
+    uint64_t delivered;            /* loop: bytes of text that went out */
+    struct gw_lp lp;               /* loop; with logprobs only */
+};
+
+struct gw_chat {
+    atomic_int refs;
+    struct gw_app *app;
+    const struct gw_api *api;
+    gw_loop *loop;
+    gw_tenant *tenant;
+    uint64_t start_ns, submit_ns;
+    atomic_int gone;               /* 0, or 1 + enum gw_gone; set by the loop */
+
+    gw_exchange *x;                /* loop; NULL: ended */
+    bool streaming, paused;
+
+    char *body; size_t body_n;     /* worker, then loop */
+    struct arena mem;
+    struct gw_served *served;      /* kept to the end: head points into it */
+    struct gw_chat_req req;
+    struct eng_ids ids;            /* of all prompts, one after the other */
+    uint32_t *prompt_end;          /* in mem: where each ends */
+    struct gw_api_error ae;
+    struct gw_answer_head head;
+    char *stops;                   /* the list behind head.stops, with its strings */
+
+    bool no_eos;                   /* ignore_eos */
+    atomic_uint n_left;            /* choices that have not settled */
+    atomic_bool first_seen;        /* the first token of any choice was counted */
+    atomic_uint_fast64_t out;      /* tokens of output, as they settle */
+
+    pthread_mutex_t lock;
+    bool posted;
+    uint32_t n_choices;
+    struct gw_choice *choices;
+};
+
+void gw_chat_unref(struct gw_chat *c);
+/* Loop. Takes what has come and gives it to the exchange, if there is one and it does not lag. */
+void gw_chat_deliver(struct gw_chat *c);
+void gw_chat_cancel(struct gw_chat *c);        /* loop: tells the engine that nobody waits for what is not finished */
+void gw_chat_pause(struct gw_chat *c, bool paused);
+void gw_chat_end_error(const struct gw_chat *c, const struct gw_stream_event *ev, struct gw_api_error *ae);
+#endif
