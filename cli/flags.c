@@ -16,10 +16,10 @@ static const char *const kv_types[] = {"auto", "f32", "f16", "bf16", NULL};
 const struct cli_flag cli_engine_flags[] = {
     {{"model", CONF_STR, AT(model), 0, 0, NULL}, "-m", "MODEL", "a .gguf file, or a directory with config.json and safetensors"},
     {{"alias", CONF_STR, AT(alias), 0, 0, NULL}, NULL, "NAME", "the model's name towards clients (default: its file's name)"},
-    {{"ctx", CONF_INT, AT(ctx), 0, 16777216, NULL}, "-c", "TOKENS", "context of a sequence (default: the model's, at most 4096)"},
-    {{"seqs", CONF_INT, AT(seqs), 0, 4096, NULL}, "-np", "N", "sequences that run at once (default 8)"},
+    {{"ctx", CONF_INT, AT(ctx), 0, 16777216, NULL}, "-c", "TOKENS", "context of a sequence (default: as `check` shows, mostly 4096)"},
+    {{"seqs", CONF_INT, AT(seqs), 0, 4096, NULL}, "-np", "N", "sequences that run at once (default: as `check` shows, mostly 8)"},
     {{"threads", CONF_INT, AT(threads), 0, 256, NULL}, "-t", "N", "threads of the engine (default: the cores it may use)"},
-    {{"chunk", CONF_INT, AT(chunk), 0, 65536, NULL}, "-ub", "TOKENS", "most tokens computed in one step (default 256)"},
+    {{"chunk", CONF_INT, AT(chunk), 0, 65536, NULL}, "-ub", "TOKENS", "most tokens computed in one step (default: as `check` shows, mostly 256)"},
     {{"page", CONF_INT, AT(page), 0, 4096, NULL}, NULL, "TOKENS", "tokens of a KV page, a multiple of 16 (default 64)"},
     {{"kv-type", CONF_ENUM, AT(kv_type), 0, 0, kv_types}, NULL, "T", "KV cells: f32, f16, bf16 (default f16; f32 with --precision f32)"},
     {{"precision", CONF_ENUM, AT(precision), 0, 0, precisions}, NULL, "P", "auto: int8 activations meet quantised weights; f32: diagnosis"},

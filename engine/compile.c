@@ -353,8 +353,8 @@ static int compile_sheet(struct eng_compiler *c, struct err *e)
     struct unread u = {c, e, ERR_OK};
     int rc;
 
-    if ((rc = check_quantization(c, e)) || (rc = check_asserts(c, e)) || (rc = eng_env_u32(&c->env, "layers", &p->layers, e)) ||
-        (rc = eng_env_u32(&c->env, "hidden", &p->hidden, e)) || (rc = eng_env_u32(&c->env, "vocab", &p->vocab, e)) || (rc = eng_env_u32(&c->env, "ctx", &p->ctx, e)))
+    if ((rc = check_quantization(c, e)) || (rc = eng_env_u32(&c->env, "ctx", &p->ctx, e)) || (rc = eng_serving(c, e)) || (rc = check_asserts(c, e)) ||
+        (rc = eng_env_u32(&c->env, "layers", &p->layers, e)) || (rc = eng_env_u32(&c->env, "hidden", &p->hidden, e)) || (rc = eng_env_u32(&c->env, "vocab", &p->vocab, e)))
         return rc;
     if (p->layers > LAYERS_MAX)
         return err_set(e, ERR_LIMIT, "%u layers, more than %d", p->layers, LAYERS_MAX);
@@ -441,6 +441,7 @@ int eng_plan_compile_sheet(struct eng_plan **out, const eng_sheets *sheets, cons
     c->p = p;
     c->rep = rep;
     c->bind_only = o && o->bind_only;
+    c->ctx_asked = o ? o->ctx : 0;
     c->mem = &p->mem;
     c->where = name;
     if (!(rc = eng_sheets_merge(sheets, name, &p->mem, &merged, e)) && !(p->sheet = arena_strdup(&p->mem, name, strlen(name))))

@@ -17,6 +17,7 @@ struct eng_compiler {
     struct eng_plan *p;
     struct eng_report *rep;
     bool bind_only;
+    uint32_t ctx_asked;         /* 0: the sheet's serving context */
     struct arena *mem;          /* the plan's */
     struct eng_env env;
     struct eng_binder b;
@@ -40,7 +41,9 @@ int eng_compile_segment(struct eng_compiler *c, bool gate, struct err *e); /* en
 int eng_state_pages(struct eng_compiler *c, const char *name, uint32_t heads, uint32_t dim_k, uint32_t dim_v, bool latent, uint32_t window, uint32_t *group,
                     uint32_t *layer, struct err *e);
 int eng_state_recurrent(struct eng_compiler *c, const char *name, uint32_t *state, uint32_t *layer, struct err *e);
-/* ropes.c: index of the table called name. */
+/* serving.c: the sheet's `serve` section into the plan, and the context in force. */
+int eng_serving(struct eng_compiler *c, struct err *e);
+/* rope_table.c: index of the table called name. */
 int eng_rope_table(struct eng_compiler *c, const char *name, uint32_t *table, struct err *e);
 /* segments.c: weights -> records, segments -> record lists. */
 int eng_segment_records(struct eng_compiler *c, struct err *e);

@@ -10,7 +10,7 @@
 #include "engine/engine_internal.h"
 #include "offload/ram.h"
 
-enum { DEFAULT_CTX = 4096, DEFAULT_SEQS = 8, DEFAULT_CHUNK = 256, DEFAULT_PAGE = 64, DEFAULT_QUEUE = 64 };
+enum { DEFAULT_PAGE = 64, DEFAULT_QUEUE = 64 };
 
 static uint32_t cores(void)
 {
@@ -20,16 +20,18 @@ static uint32_t cores(void)
 
 int eng_config_defaults(struct eng_config *c, const struct eng_plan *p, struct err *e)
 {
+    if (p->ctx_switch && c->ctx > p->ctx_switch)
+        log_info("rope: the long list, for every sequence, as the context of %u is beyond %u", c->ctx, p->ctx_switch);
     if (c->ctx > p->ctx)
         log_warn("context of %u tokens asked for, the model was trained on %u", c->ctx, p->ctx);
     if (!c->ctx)
-        c->ctx = p->ctx < DEFAULT_CTX ? p->ctx : DEFAULT_CTX;
+        c->ctx = p->ctx_use;
     if (!c->seqs)
-        c->seqs = DEFAULT_SEQS;
+        c->seqs = p->serve.seqs;
     if (!c->threads)
         c->threads = cores();
     if (!c->chunk)
-        c->chunk = DEFAULT_CHUNK;
+        c->chunk = p->serve.chunk > c->seqs ? p->serve.chunk : c->seqs;
     if (c->chunk < c->seqs)
         return err_set(e, ERR_INVALID, "-ub %u: expected at least one token for each of %u sequences (-np)", c->chunk, c->seqs);
     if (!c->page_tokens)
@@ -110,7 +112,7 @@ int eng_open(eng_engine **out, const struct eng_config *cfg, eng_event_fn f, voi
     pthread_mutex_init(&g->lock, NULL);
     pthread_cond_init(&g->wake, &a);
     pthread_condattr_destroy(&a);
-    if ((rc = eng_model_open(&g->model, cfg->model_path, cfg->alias, e)) || (rc = open_parts(g, e)))
+    if ((rc = eng_model_open(&g->model, cfg->model_path, cfg->alias, cfg->ctx, e)) || (rc = open_parts(g, e)))
         goto out;
     if (pthread_create(&g->thread, NULL, eng_sched_main, g) != 0) {
         rc = err_set(e, ERR_NOMEM, "scheduler thread");

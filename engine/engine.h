@@ -10,10 +10,10 @@
 
 struct eng_config {
     const char *model_path, *alias;
-    uint32_t ctx;             /* -c: tokens a sequence; 0: the smaller of the model's and 4096 */
-    uint32_t seqs;            /* -np: sequences that run at once; 0: 8 */
+    uint32_t ctx;             /* -c: tokens a sequence; 0: what the sheet says, mostly 4096 or less */
+    uint32_t seqs;            /* -np: sequences that run at once; 0: the sheet's, mostly 8 */
     uint32_t threads;         /* -t; 0: the cores this process may use */
-    uint32_t chunk;           /* -ub: most tokens of a step; 0: 256 */
+    uint32_t chunk;           /* -ub: most tokens of a step; 0: the sheet's, mostly 256 */
     uint32_t page_tokens;     /* --page: 16 or a multiple; 0: 64 */
     enum krn_type kv_type;    /* --kv-type; KRN_TYPE_COUNT: f16, or f32 with --precision f32 */
     enum krn_isa isa;         /* --kernels */

@@ -252,6 +252,10 @@ static int name_of(void *ctx, const char *name, struct eng_value *out, struct er
         *out = eng_v_bool(v->cfg.gguf == (name[0] == 'g'));
         return ERR_OK;
     }
+    if (!strcmp(name, "ctx_use")) {
+        *out = eng_v_int(v->ctx_use);
+        return v->ctx_use ? ERR_OK : err_set(e, ERR_FORMAT, "`ctx_use` follows from the serving context and cannot decide it");
+    }
     if (!v->in_param && v->layer >= 0) {
         if (!strcmp(name, "L")) {
             *out = eng_v_int(v->layer);
@@ -377,7 +381,7 @@ void eng_env_layer(struct eng_env *v, int32_t layer)
 
 bool eng_env_has(const struct eng_env *v, const char *name)
 {
-    return !strcmp(name, "L") || !strcmp(name, "hf") || !strcmp(name, "gguf") ||
+    return !strcmp(name, "L") || !strcmp(name, "hf") || !strcmp(name, "gguf") || !strcmp(name, "ctx_use") ||
            find((struct eng_param *)v->per_layer, v->n_per_layer, name) || find((struct eng_param *)v->param, v->n_params, name);
 }
 

@@ -29,6 +29,7 @@ struct eng_env {
     struct eng_param param[ENG_PARAMS_MAX]; unsigned n_params;
     struct eng_param per_layer[ENG_PER_LAYER_MAX]; unsigned n_per_layer;
     int32_t layer;                   /* L; -1 outside the layers */
+    uint32_t ctx_use;                /* the name of this spelling: the context in force; 0: not known yet */
     unsigned in_param;               /* > 0 while a parameter is evaluated: no L there */
     const char *stack[64]; unsigned n_stack;
     struct expr_slot { const char *text; struct eng_expr *x; bool list; } *cache; size_t cache_cap, cache_n;
@@ -37,7 +38,7 @@ struct eng_env {
 /* Borrows the sheet and the catalog; finds {P}. */
 int eng_env_open(struct eng_env *v, const char *name, const struct json *sheet, const off_catalog *cat, struct arena *a, struct err *e);
 void eng_env_layer(struct eng_env *v, int32_t layer);                 /* forgets the per_layer values of another one */
-bool eng_env_has(const struct eng_env *v, const char *name);          /* a parameter, per_layer entry or L, hf, gguf */
+bool eng_env_has(const struct eng_env *v, const char *name);          /* a parameter, per_layer entry or L, hf, gguf, ctx_use */
 int eng_env_eval(struct eng_env *v, const struct eng_expr *x, struct eng_value *out, struct err *e);
 /* text must live as long as the environment: the parsed tree is kept under its address. */
 int eng_env_text(struct eng_env *v, const char *text, struct eng_value *out, struct err *e);

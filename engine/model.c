@@ -133,48 +133,70 @@ static int open_text(struct eng_model *m, struct err *e)
     return eng_chat_open(&m->chat, m->tok, m->template_text, m->template_len, specials, e);
 }
 
-/* End-of-sequence ids of the tokenizer, and those that generation_config.json (else config.json) names beside them. */
-static void add_eos(struct eng_model *m, const struct json *v)
+static void add_id(int32_t *ids, size_t *n, int32_t id)
+{
+    for (size_t k = 0; k < *n; k++)
+        if (ids[k] == id)
+            return;
+    if (*n < EOS_MAX)
+        ids[(*n)++] = id;
+}
+
+/* End-of-sequence ids: the tokenizer's own, those that v (one id or a list) names beside them, and the sheet's stop tokens where the
+ * vocabulary has them as control tokens. */
+static void set_eos(struct eng_model *m, const struct json *v)
 {
     int32_t ids[EOS_MAX];
-    size_t n;
-    const int32_t *have = eng_tok_eos(m->tok, &n);
-    n = n < EOS_MAX ? n : EOS_MAX;
-    memcpy(ids, have, n * sizeof *ids);
+    size_t n = 0, n_have;
+    const int32_t *have = eng_tok_eos(m->tok, &n_have);
+    for (size_t k = 0; k < n_have; k++)
+        add_id(ids, &n, have[k]);
     size_t count = json_is(v, JSON_ARRAY) ? v->n : v ? 1 : 0;
-    for (size_t i = 0; i < count && n < EOS_MAX; i++) {
+    for (size_t i = 0; i < count; i++) {
         int64_t id;
-        bool known = false;
-        if (!json_int(json_is(v, JSON_ARRAY) ? v->items[i] : v, &id) || id < 0 || id >= eng_tok_count(m->tok))
-            continue;
-        for (size_t k = 0; k < n; k++)
-            known |= ids[k] == id;
-        if (!known)
-            ids[n++] = (int32_t)id;
+        if (json_int(json_is(v, JSON_ARRAY) ? v->items[i] : v, &id) && id >= 0 && id < eng_tok_count(m->tok))
+            add_id(ids, &n, (int32_t)id);
+    }
+    for (uint32_t i = 0; i < m->plan->serve.n_stop; i++) {
+        int32_t id = eng_tok_find(m->tok, m->plan->serve.stop[i], strlen(m->plan->serve.stop[i]));
+        if (id >= 0 && eng_tok_is_control(m->tok, id))
+            add_id(ids, &n, id);
     }
     eng_tok_set_eos(m->tok, ids, n);
 }
 
+static bool read_default(const struct json *from, const char *key, double low, double high, double *out)
+{
+    double v;
+    if (!json_num(json_get(from, key), &v) || !(v >= low && v <= high))
+        return false;
+    *out = v;
+    return true;
+}
+
+/* Sampling defaults and stop ids: what the files say, over what the sheet says. A set of the files counts as a whole, because its
+ * numbers were chosen together: a temperature without a top_p means no top_p. */
 static int open_defaults(struct eng_model *m, struct err *e)
 {
-    const struct json *g = NULL;
-    double v;
-    int64_t k;
-    m->temperature = 1;
-    m->top_p = 1;
-    if (off_catalog_kind(m->catalog) == OFF_GGUF)
-        return ERR_OK;
-    int rc = side_file(m, "generation_config.json", &g, e);
-    if (rc)
+    static const char *const keys[2][3] = {{"temperature", "top_p", "top_k"}, {"general.sampling.temp", "general.sampling.top_p", "general.sampling.top_k"}};
+    const struct json *g = NULL, *config = off_catalog_config(m->catalog), *eos = NULL;
+    const struct eng_serving *s = &m->plan->serve;
+    bool gguf = off_catalog_kind(m->catalog) == OFF_GGUF;
+    double v[3] = {1, 1, 0};
+    int rc = ERR_OK;
+    if (gguf)
+        g = config;
+    else if ((rc = side_file(m, "generation_config.json", &g, e)))
         return rc;
-    const struct json *eos = json_get(g, "eos_token_id");
-    add_eos(m, eos ? eos : json_get(off_catalog_config(m->catalog), "eos_token_id"));
-    if (json_num(json_get(g, "temperature"), &v) && v >= 0 && v <= 100)
-        m->temperature = (float)v;
-    if (json_num(json_get(g, "top_p"), &v) && v > 0 && v <= 1)
-        m->top_p = (float)v;
-    if (json_int(json_get(g, "top_k"), &k) && k > 0 && k < INT32_MAX)
-        m->top_k = (int)k;
+    else if (!(eos = json_get(g, "eos_token_id")) || eos->type == JSON_NULL)
+        eos = json_get(config, "eos_token_id");
+    set_eos(m, eos);
+    m->sampling_from_files = read_default(g, keys[gguf][0], 0, 100, &v[0]);
+    m->sampling_from_files |= read_default(g, keys[gguf][1], 1e-6, 1, &v[1]);
+    m->sampling_from_files |= read_default(g, keys[gguf][2], 0, INT32_MAX - 1, &v[2]);
+    m->temperature = m->sampling_from_files ? (float)v[0] : s->temperature;
+    m->top_p = m->sampling_from_files ? (float)v[1] : s->top_p;
+    m->top_k = m->sampling_from_files ? (int)v[2] : s->top_k;
     return ERR_OK;
 }
 
@@ -194,6 +216,10 @@ static int fingerprint(struct eng_model *m, struct err *e)
     }
     for (size_t i = 0; i < off_catalog_files(m->catalog); i++)
         hash_field(h, "size", &off_catalog_file(m->catalog, i)->size, sizeof(uint64_t));
+    for (uint32_t i = 0; i < m->plan->n_ropes; i++) { /* longrope: keys of one list are no good to the other */
+        hash_field(h, "rope", m->plan->ropes[i].inv_freq, m->plan->ropes[i].n_freq * sizeof *m->plan->ropes[i].inv_freq);
+        hash_field(h, "mscale", &m->plan->ropes[i].mscale, sizeof m->plan->ropes[i].mscale);
+    }
     buf_init(&b, TEXT_MAX);
     json_put(&b, off_catalog_config(m->catalog));
     hash_field(h, "config", b.data, b.len);
@@ -202,8 +228,26 @@ static int fingerprint(struct eng_model *m, struct err *e)
     return ERR_OK;
 }
 
-int eng_model_open(struct eng_model **out, const char *path, const char *alias, struct err *e)
+int eng_model_attach(struct eng_model *m, struct err *e)
 {
+    if (!m->mem.bytes_max)
+        arena_init(&m->mem, 512u << 20);
+    int rc = eng_tok_open(&m->tok, m->catalog, m->plan->vocab, e);
+    if (!rc)
+        rc = open_text(m, e); /* marks control tokens, which the sheet's stop tokens must be */
+    return rc ? rc : open_defaults(m, e);
+}
+
+void eng_model_detach(struct eng_model *m)
+{
+    eng_chat_close(m->chat);
+    eng_tok_close(m->tok);
+    arena_free(&m->mem);
+}
+
+int eng_model_open(struct eng_model **out, const char *path, const char *alias, uint32_t ctx, struct err *e)
+{
+    struct eng_plan_options o = {.ctx = ctx};
     int rc;
     *out = NULL;
     struct eng_model *m = calloc(1, sizeof *m);
@@ -215,9 +259,8 @@ int eng_model_open(struct eng_model **out, const char *path, const char *alias, 
         rc = err_set(e, ERR_NOMEM, "model");
         goto out;
     }
-    if ((rc = off_catalog_open(&m->catalog, path, 0, e)) || (rc = eng_plan_compile(&m->plan, m->catalog, NULL, NULL, e)) ||
-        (rc = eng_tok_open(&m->tok, m->catalog, m->plan->vocab, e)) || (rc = open_text(m, e)) || (rc = open_defaults(m, e)) ||
-        (rc = fingerprint(m, e)))
+    if ((rc = off_catalog_open(&m->catalog, path, 0, e)) || (rc = eng_plan_compile(&m->plan, m->catalog, &o, NULL, e)) ||
+        (rc = eng_model_attach(m, e)) || (rc = fingerprint(m, e)))
         goto out;
     *out = m;
     m = NULL;
@@ -230,10 +273,8 @@ void eng_model_close(struct eng_model *m)
 {
     if (!m)
         return;
-    eng_chat_close(m->chat);
-    eng_tok_close(m->tok);
+    eng_model_detach(m);
     eng_plan_close(m->plan);
     off_catalog_close(m->catalog);
-    arena_free(&m->mem);
     free(m);
 }

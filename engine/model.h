@@ -13,9 +13,16 @@ struct eng_model {
     struct arena mem;
     const char *id;                           /* file or directory name without extension, or --alias */
     const struct json *special_tokens;        /* object: bos_token, eos_token, ... */
-    float temperature, top_p; int top_k;      /* generation_config.json's defaults; 1, 1, 0 when it has none */
-    uint8_t fingerprint[32];                  /* of names, dtypes, shapes, sizes and config: not of weight bytes */
+    float temperature, top_p; int top_k;      /* defaults of the files (generation_config.json, general.sampling.*), else the sheet's */
+    bool sampling_from_files;
+    uint8_t fingerprint[32];                  /* of names, dtypes, shapes, sizes, config and rope tables: not of weight bytes */
 };
-int eng_model_open(struct eng_model **out, const char *path, const char *alias, struct err *e);
+/* ctx: of a sequence, 0: as the sheet says; a plan may depend on it (eng_plan.ctx_switch). */
+int eng_model_open(struct eng_model **out, const char *path, const char *alias, uint32_t ctx, struct err *e);
 void eng_model_close(struct eng_model *m);
+/* The part of opening that `check` shares: *m zero but for catalog and plan, which stay the caller's. ERR_FORMAT and
+ * ERR_UNSUPPORTED say what is wrong with tokenizer or template; what was opened up to there is still there to look at.
+ * eng_model_detach() frees what attach made, also after an error. */
+int eng_model_attach(struct eng_model *m, struct err *e);
+void eng_model_detach(struct eng_model *m);
 #endif

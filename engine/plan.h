@@ -49,13 +49,23 @@ struct eng_recurrent {            /* fields of a state per sequence, equal for n
     const uint16_t *layers; uint32_t n_layers;
 };
 
+/* What a server takes for this model when nobody says otherwise: the sheet's `serve` section. */
+struct eng_serving {
+    uint32_t ctx, seqs, chunk;    /* of a sequence, sequences at once, tokens of a step */
+    float temperature, top_p, min_p; int32_t top_k;
+    const char *const *stop; uint32_t n_stop; /* tokens as written that end a turn, besides those the files name */
+};
+
 struct eng_tap { const char *reg; uint16_t layer; uint32_t segment; struct krn_view view; }; /* a register as it is when that segment ends */
 
 struct eng_plan {
     struct arena mem;
     const char *sheet;            /* name of the sheet that matched */
     uint8_t sheet_digest[32];     /* of the merged sheet's canonical text */
-    uint32_t vocab, hidden, layers, ctx;
+    uint32_t vocab, hidden, layers, ctx; /* ctx: what the model was made for */
+    struct eng_serving serve;
+    uint32_t ctx_use;             /* the context this plan was compiled for: what was asked, else serve.ctx */
+    uint32_t ctx_switch;          /* contexts up to this and beyond it give different rope tables (longrope); 0: all give the same */
     struct krn_op *ops; uint32_t n_ops;
     const char **op_reg;          /* [n_ops] the register that op i sets, for diagnosis and taps */
     struct eng_segment *segments; uint32_t n_segments;
@@ -72,7 +82,10 @@ struct eng_plan {
     uint64_t weight_bytes_file, weight_bytes_slot;
 };
 
-struct eng_plan_options { bool bind_only; /* check: also compile calls without kernels; records and layouts are skipped */ };
+struct eng_plan_options {
+    bool bind_only;               /* check: also compile calls without kernels; records and layouts are skipped */
+    uint32_t ctx;                 /* of a sequence; 0: as the sheet's `serve` section says */
+};
 
 /* Chooses the sheet by exact match, merges, evaluates, binds and compiles. Every unmet expectation goes into the report (if
  * given); the first one is *e. ERR_UNSUPPORTED: no sheet, unknown operator, dtype; ERR_FORMAT: missing, mis-shaped, unknown

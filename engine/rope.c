@@ -3,7 +3,7 @@
 #include <math.h>
 #include <string.h>
 
-struct build { const struct eng_rope_spec *s; struct eng_cfg *cfg; struct err *e; double *f; uint32_t n; int rc; };
+struct build { const struct eng_rope_spec *s; struct eng_cfg *cfg; struct err *e; double *f; uint32_t n, ctx_switch; int rc; };
 
 static const struct eng_value *field(struct build *b, const char *key)
 {
@@ -95,19 +95,22 @@ static float yarn(struct build *b)
     return (float)mu;
 }
 
-/* The list for a context of ctx tokens: one variant a plan, because stored keys were rotated with it. */
+/* The list for the context in force: one variant a plan, because stored keys were rotated with it. A GGUF file has the lists as
+ * tensors; the sheet picks one of them, and it is divided by like any factors of a file. */
 static float longrope(struct build *b)
 {
     double orig = original(b), factor = number(b, "factor", 0), given = number(b, "attention_factor", 0), x;
-    const struct eng_value *list[2] = {field(b, "short_factor"), field(b, "long_factor")}, *use = list[b->s->ctx > orig];
+    bool is_long = b->s->ctx_use > orig;
+    const struct eng_value *list[2] = {field(b, "short_factor"), field(b, "long_factor")}, *use = list[is_long];
 
+    b->ctx_switch = orig < UINT32_MAX ? (uint32_t)orig : 0;
     if (factor <= 0)
         factor = b->s->ctx / orig;
-    if (!use || use->type != ENG_V_LIST || use->n != b->n) {
-        b->rc = err_set(b->e, ERR_FORMAT, "rope scaling: expected %s of %u numbers", b->s->ctx > orig ? "long_factor" : "short_factor", b->n);
+    if (!(b->s->factors && !list[0] && !list[1]) && (!use || use->type != ENG_V_LIST || use->n != b->n)) {
+        b->rc = err_set(b->e, ERR_FORMAT, "rope scaling: expected %s of %u numbers", is_long ? "long_factor" : "short_factor", b->n);
         return 1;
     }
-    for (uint32_t j = 0; j < b->n; j++) {
+    for (uint32_t j = 0; j < b->n && use; j++) {
         if (!eng_v_number(&use->u.items[j], &x) || !(x > 0))
             b->rc = err_set(b->e, ERR_FORMAT, "rope scaling: factor %u of the list is no number above 0", j);
         else
@@ -116,16 +119,26 @@ static float longrope(struct build *b)
     return (float)(given > 0 ? given : factor <= 1 ? 1 : sqrt(1 + log(factor) / log(orig)));
 }
 
-static const struct { const char *name; float (*f)(struct build *b); } kinds[] = {
-    {"default", NULL}, {"none", NULL}, {"dynamic", NULL}, {"linear", linear}, {"llama3", llama3}, {"yarn", yarn}, {"longrope", longrope}, {"su", longrope}};
+/* Frequencies change with the length only beyond the model's context; what was stored before would have to be made anew. */
+static float dynamic(struct build *b)
+{
+    positive(b, "factor", 1);
+    if (!b->rc && b->s->ctx_use > b->s->ctx)
+        b->rc = err_set(b->e, ERR_UNSUPPORTED, "rope scaling `dynamic` beyond the context of %u tokens that the model was made for (asked: %u)", b->s->ctx, b->s->ctx_use);
+    return 1;
+}
 
-int eng_rope_build(const struct eng_rope_spec *s, struct eng_cfg *cfg, struct arena *a, struct krn_rope_table *out, struct err *e)
+static const struct { const char *name; float (*f)(struct build *b); } kinds[] = {
+    {"default", NULL}, {"none", NULL}, {"dynamic", dynamic}, {"linear", linear}, {"llama3", llama3}, {"yarn", yarn}, {"longrope", longrope}, {"su", longrope}};
+
+int eng_rope_build(const struct eng_rope_spec *s, struct eng_cfg *cfg, struct arena *a, struct krn_rope_table *out, uint32_t *ctx_switch, struct err *e)
 {
     struct build b = {.s = s, .cfg = cfg, .e = e, .n = s->dim / 2};
     const struct eng_value *type = field(&b, "rope_type"), *older = field(&b, "type");
     const char *kind = "default";
 
     memset(out, 0, sizeof *out);
+    *ctx_switch = 0;
     if (s->dim < 2 || s->dim % 2 || s->dim > 65536 || !(s->theta > 1))
         return err_set(e, ERR_FORMAT, "rope over %u dims with base %g: expected an even count and a base above 1", s->dim, s->theta);
     if (!(b.f = ARENA_ARRAY(a, double, b.n)))
@@ -136,6 +149,8 @@ int eng_rope_build(const struct eng_rope_spec *s, struct eng_cfg *cfg, struct ar
         kind = type->u.s;
     else if (s->scaling && s->scaling->type == ENG_V_OBJECT && !type && eng_v_member(s->scaling, "factor"))
         return err_set(e, ERR_FORMAT, "rope scaling has a factor and no rope_type");
+    if (!strcmp(kind, "yarn") && field(&b, "short_factor"))
+        kind = "longrope"; /* what the first Phi-3 files call it */
     for (uint32_t j = 0; j < b.n; j++)
         b.f[j] = pow(s->theta, -2.0 * j / s->dim);
     out->mscale = 1;
@@ -144,8 +159,6 @@ int eng_rope_build(const struct eng_rope_spec *s, struct eng_cfg *cfg, struct ar
         k++;
     if (k == n)
         return err_set(e, ERR_UNSUPPORTED, "rope scaling kind `%.40s` (known: default, linear, dynamic, llama3, yarn, longrope)", kind);
-    if (!strcmp(kind, "dynamic"))
-        number(&b, "factor", 1); /* frequencies change only beyond the context, which no sequence passes */
     if (kinds[k].f)
         out->mscale = kinds[k].f(&b);
     for (uint32_t j = 0; j < b.n && s->factors && !b.rc; j++) {
@@ -155,5 +168,6 @@ int eng_rope_build(const struct eng_rope_spec *s, struct eng_cfg *cfg, struct ar
     }
     out->n_freq = b.n;
     out->inv_freq = b.f;
+    *ctx_switch = b.ctx_switch;
     return b.rc;
 }

@@ -42,9 +42,10 @@ static int value(struct eng_compiler *c, const struct json *def, const char *key
 static int build(struct eng_compiler *c, const struct json *def, struct krn_rope_table *t, struct err *e)
 {
     struct eng_value dim, theta, scaling, original;
-    struct eng_rope_spec s = {.scaling = &scaling, .ctx = c->p->ctx};
+    struct eng_rope_spec s = {.scaling = &scaling, .ctx = c->p->ctx, .ctx_use = c->p->ctx_use};
     const char *factors = json_str(json_get(def, "factors"));
     const struct off_tensor *f;
+    uint32_t beyond = 0;
     int64_t n;
     int rc;
 
@@ -57,7 +58,9 @@ static int build(struct eng_compiler *c, const struct json *def, struct krn_rope
     eng_v_number(&original, &s.original);
     if (factors && (f = eng_bind_vector(&c->b, factors)) && (rc = read_factors(c, f, s.dim / 2, &s.factors, e)))
         return rc;
-    return eng_rope_build(&s, &c->env.cfg, c->mem, t, e);
+    if (!(rc = eng_rope_build(&s, &c->env.cfg, c->mem, t, &beyond, e)) && beyond)
+        c->p->ctx_switch = beyond;
+    return rc;
 }
 
 int eng_rope_table(struct eng_compiler *c, const char *name, uint32_t *table, struct err *e)

@@ -52,7 +52,7 @@ int eng_session_open(eng_session **out, const struct eng_config *cfg, uint32_t p
         return err_set(e, ERR_NOMEM, "session");
     s->c = *cfg;
     s->picks_max = picks_max;
-    if ((rc = eng_model_open(&s->model, cfg->model_path, cfg->alias, e)) || (rc = eng_config_defaults(&s->c, s->model->plan, e)))
+    if ((rc = eng_model_open(&s->model, cfg->model_path, cfg->alias, cfg->ctx, e)) || (rc = eng_config_defaults(&s->c, s->model->plan, e)))
         goto out;
     struct eng_plan *p = s->model->plan;
     struct eng_kv_config kv = {.type = s->c.kv_type, .page_tokens = s->c.page_tokens, .slots = s->c.seqs, .ctx = s->c.ctx, .chunk = s->c.chunk,

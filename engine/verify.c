@@ -359,18 +359,31 @@ static int longest_prompt(const struct json *prompts, uint32_t *longest, struct 
     return *longest ? ERR_OK : err_set(e, ERR_FORMAT, "reference: no prompts");
 }
 
+static int open_session(struct run *r, uint32_t ctx, struct err *e)
+{
+    struct eng_config c = r->v->c;
+    eng_session_close(r->s);
+    r->s = NULL;
+    c.ctx = ctx;
+    c.seqs = 1;
+    if (!c.chunk || c.chunk > ctx)
+        c.chunk = ctx;
+    return eng_session_open(&r->s, &c, c.chunk, e);
+}
+
+/* The reference takes longrope's list by the length of a sequence, a plan by its context: a prompt that lies on the other side
+ * of the switch than the plan gets a plan of its own. */
+static int suit_session(struct run *r, const struct json *p, uint32_t longest, struct err *e)
+{
+    uint32_t need = (uint32_t)(json_get(p, "ids")->n + json_get(p, "greedy")->n), at = eng_session_model(r->s)->plan->ctx_switch;
+    return at && (need > at) != (eng_session_config(r->s)->ctx > at) ? open_session(r, need > at ? longest : at, e) : ERR_OK;
+}
+
 static int run_prompts(struct run *r, const struct json *prompts, struct err *e)
 {
     uint32_t longest;
     int rc = longest_prompt(prompts, &longest, e);
-    if (rc)
-        return rc;
-    struct eng_config c = r->v->c;
-    c.ctx = longest;
-    c.seqs = 1;
-    if (!c.chunk || c.chunk > longest)
-        c.chunk = longest;
-    if ((rc = eng_session_open(&r->s, &c, c.chunk, e)))
+    if (rc || (rc = open_session(r, longest, e)))
         return rc;
     uint32_t slots = eng_session_model(r->s)->plan->n_taps + 1;
     r->worst = calloc(slots, sizeof *r->worst);
@@ -379,7 +392,8 @@ static int run_prompts(struct run *r, const struct json *prompts, struct err *e)
     if (!r->worst || !r->scale || !r->have)
         return err_set(e, ERR_NOMEM, "verify");
     for (size_t i = 0; i < prompts->n && !rc; i++)
-        rc = r->acts ? one_fixture_prompt(r, prompts->items[i], e) : one_golden_prompt(r, prompts->items[i], e);
+        if (!(rc = suit_session(r, prompts->items[i], longest, e)))
+            rc = r->acts ? one_fixture_prompt(r, prompts->items[i], e) : one_golden_prompt(r, prompts->items[i], e);
     return rc;
 }
 

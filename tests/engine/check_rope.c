@@ -7,6 +7,7 @@
 
 static struct err e;
 static struct arena a;
+static uint32_t ctx_use /* 0: the model's */, ctx_switch;
 
 static int build(const char *scaling, uint32_t dim, double theta, uint32_t ctx, const float *factors, struct krn_rope_table *t)
 {
@@ -17,8 +18,8 @@ static int build(const char *scaling, uint32_t dim, double theta, uint32_t ctx, 
         OK(json_parse(&j, scaling, strlen(scaling), &json_strict, &a, &e));
         OK(eng_v_from_json(j, &a, &v, &e));
     }
-    struct eng_rope_spec s = {.dim = dim, .theta = theta, .scaling = &v, .ctx = ctx, .factors = factors};
-    return eng_rope_build(&s, NULL, &a, t, &e);
+    struct eng_rope_spec s = {.dim = dim, .theta = theta, .scaling = &v, .ctx = ctx, .ctx_use = ctx_use ? ctx_use : ctx, .factors = factors};
+    return eng_rope_build(&s, NULL, &a, t, &ctx_switch, &e);
 }
 
 static double plain(uint32_t j, uint32_t dim, double theta) { return pow(theta, -2.0 * j / dim); }

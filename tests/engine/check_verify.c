@@ -7,13 +7,14 @@
 
 #include "engine/verify.h"
 
-static const char *const fixtures[] = {"tests/data/models/llama", "tests/data/models/llama-tied"};
+static const char *const fixtures[] = {"tests/data/models/llama",  "tests/data/models/llama-tied", "tests/data/models/mistral", "tests/data/models/qwen2",
+                                       "tests/data/models/qwen3",  "tests/data/models/gemma3",     "tests/data/models/phi3"};
 static const struct { const char *what; uint32_t chunk, page, threads; enum krn_isa isa; } settings[] = {
     {"whole prompt", 0, 64, 2, KRN_ISA_AUTO}, {"chunk 1", 1, 16, 1, KRN_ISA_AUTO}, {"chunk 7", 7, 64, 2, KRN_ISA_AUTO},
     {"chunk 64", 64, 16, 2, KRN_ISA_AUTO},    {"plain C", 0, 64, 2, KRN_ISA_C},    {"AVX2", 0, 64, 2, KRN_ISA_AVX2},
     {"AVX-512", 0, 64, 2, KRN_ISA_AVX512},
 };
-enum { N_SETTINGS = sizeof settings / sizeof *settings };
+enum { N_SETTINGS = sizeof settings / sizeof *settings, N_FIXTURES = sizeof fixtures / sizeof *fixtures };
 
 static char *output(struct eng_verify *v, int *rc, struct err *e)
 {
@@ -39,7 +40,7 @@ START_TEST(fixture)
                            .threads = settings[k].threads, .isa = settings[k].isa, .precision = KRN_PREC_F32, .kv_type = KRN_TYPE_COUNT}};
     char *text = output(&v, &rc, &e);
     ck_assert_msg(rc == ERR_OK, "%s, %s: %s", dir, settings[k].what, e.msg);
-    ck_assert_msg(v.failed == 0 && v.passed >= 30, "%s, %s:\n%s", dir, settings[k].what, text);
+    ck_assert_msg(v.failed == 0 && v.passed >= 27, "%s, %s:\n%s", dir, settings[k].what, text);
     free(text);
 }
 END_TEST
@@ -87,7 +88,7 @@ int main(void)
     Suite *s = suite_create("verify");
     TCase *t = tcase_create("core");
     tcase_set_timeout(t, 240);
-    tcase_add_loop_test(t, fixture, 0, 2 * N_SETTINGS);
+    tcase_add_loop_test(t, fixture, 0, N_FIXTURES * N_SETTINGS);
     tcase_add_test(t, notices);
     tcase_add_loop_test(t, real, 0, 2);
     suite_add_tcase(s, t);

@@ -1,0 +1,69 @@
+/* The `serve` section of a sheet: expressions over parameters, evaluated before anything that may ask for the context in force. */
+#include <string.h>
+
+#include "engine/compile_internal.h"
+
+static int number(struct eng_compiler *c, const struct json *s, const char *key, double low, double high, double *out, struct err *e)
+{
+    const char *text = json_str(json_get(s, key));
+    struct eng_value v;
+    char shown[80];
+    int rc;
+
+    if (!text)
+        return json_get(s, key) ? err_set(e, ERR_FORMAT, "serve.%s: expected an expression in quotes", key) : ERR_OK;
+    if ((rc = eng_env_text(&c->env, text, &v, e)))
+        return err_prefix(e, rc, "serve.%s", key);
+    eng_v_show(&v, shown, sizeof shown);
+    if (!eng_v_number(&v, out) || !(*out >= low && *out <= high))
+        return err_set(e, ERR_FORMAT, "serve.%s: expected a number from %g to %g, found %s", key, low, high, shown);
+    return ERR_OK;
+}
+
+static int stops(struct eng_compiler *c, const struct json *list, struct err *e)
+{
+    const char **v;
+
+    if (!list)
+        return ERR_OK;
+    if (list->type != JSON_ARRAY || list->n > 16)
+        return err_set(e, ERR_FORMAT, "serve.stop: expected a list of at most 16 tokens");
+    if (!(v = ARENA_ARRAY(c->mem, const char *, list->n + 1)))
+        return err_set(e, ERR_NOMEM, "serve.stop");
+    for (size_t i = 0; i < list->n; i++) {
+        const char *s = json_str(list->items[i]);
+        if (!s || !*s || !(v[i] = arena_strdup(c->mem, s, strlen(s)))) /* the sheet's text may be gone before the plan */
+            return err_set(e, s && *s ? ERR_NOMEM : ERR_FORMAT, "serve.stop: expected tokens as text");
+    }
+    c->p->serve.stop = v;
+    c->p->serve.n_stop = (uint32_t)list->n;
+    return ERR_OK;
+}
+
+int eng_serving(struct eng_compiler *c, struct err *e)
+{
+    static const char *const keys[] = {"ctx", "seqs", "chunk", "temperature", "top_p", "min_p", "top_k", "stop"};
+    static const double low[] = {1, 1, 1, 0, 0, 0, 0}, high[] = {INT32_MAX, 4096, 65536, 100, 1, 1, 1e6};
+    const struct json *s = json_get(c->env.sheet, "serve");
+    double v[] = {c->p->ctx < 4096 ? c->p->ctx : 4096, 8, 256, 1, 1, 0, 0};
+    struct eng_serving *r = &c->p->serve;
+    int rc;
+
+    for (size_t i = 0; json_is(s, JSON_OBJECT) && i < s->n; i++) {
+        size_t k = 0;
+        while (k < sizeof keys / sizeof *keys && strcmp(keys[k], s->members[i].key))
+            k++;
+        if (k == sizeof keys / sizeof *keys)
+            return err_set(e, ERR_FORMAT, "sheet %s: serve has no `%s`", c->env.sheet_name, s->members[i].key);
+    }
+    for (size_t k = 0; k < sizeof v / sizeof *v; k++)
+        if ((rc = number(c, s, keys[k], low[k], high[k], &v[k], e)))
+            return err_prefix(e, rc, "sheet %s", c->env.sheet_name);
+    *r = (struct eng_serving){.ctx = (uint32_t)v[0], .seqs = (uint32_t)v[1], .chunk = (uint32_t)v[2], .temperature = (float)v[3], .top_p = (float)v[4],
+                              .min_p = (float)v[5], .top_k = (int32_t)v[6]};
+    if ((rc = stops(c, json_get(s, "stop"), e)))
+        return err_prefix(e, rc, "sheet %s", c->env.sheet_name);
+    c->p->ctx_use = c->ctx_asked ? c->ctx_asked : r->ctx;
+    c->env.ctx_use = c->p->ctx_use;
+    return ERR_OK;
+}
