@@ -89,6 +89,24 @@ START_TEST(longrope)
     OK(build(s, 4, 10000, 1024, NULL, &t));
     ck_assert(is(t.inv_freq[0], 1) && is(t.inv_freq[1], 0.005) && is((double)t.mscale, 1));
     arena_free(&a);
+    /* the list goes by the context in force, the magnitude by the model's; early files call the kind yarn */
+    static const char early[] = "{\"type\":\"yarn\",\"short_factor\":[1,2],\"long_factor\":[4,8],\"original_max_position_embeddings\":1024}";
+    for (ctx_use = 1024; ctx_use <= 1025; ctx_use++) {
+        OK(build(ctx_use == 1024 ? early : s, 4, 10000, 4096, NULL, &t));
+        ck_assert(is(t.inv_freq[1], ctx_use == 1024 ? 0.005 : 0.01 / 8) && fabs((double)t.mscale - sqrt(1 + log(4) / log(1024))) < 1e-6);
+        ck_assert_uint_eq(ctx_switch, 1024);
+        arena_free(&a);
+    }
+    /* a GGUF file: the sheet picked the list, the magnitude is in the metadata */
+    static const float list[] = {4, 8};
+    OK(build("{\"rope_type\":\"longrope\",\"attention_factor\":1.25}", 4, 10000, 4096, list, &t));
+    ck_assert(is(t.inv_freq[0], 0.25) && is(t.inv_freq[1], 0.01 / 8) && is((double)t.mscale, 1.25));
+    arena_free(&a);
+    /* dynamic: as plain up to the model's context, refused beyond it */
+    ctx_use = 4097;
+    FAILS(ERR_UNSUPPORTED, "`dynamic` beyond the context of 4096 tokens", build("{\"type\":\"dynamic\",\"factor\":2}", 4, 10000, 4096, NULL, &t));
+    arena_free(&a);
+    ctx_use = 0;
 }
 END_TEST
 
