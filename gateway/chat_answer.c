@@ -169,19 +169,20 @@ static void write_pieces(struct gw_chat *c, const struct gw_stream_event *failed
         c->api->end(&b, &c->head, &u);
     }
     lost |= b.failed;
-    int rc = !lost && b.len ? gw_stream_write(c->x, b.data, b.len) : ERR_OK;
-    buf_free(&b);
-    if (lost || failed || finished == c->n_choices) {
+    bool over = lost || failed || finished == c->n_choices;
+    int rc = !over && b.len ? gw_stream_write(c->x, b.data, b.len) : ERR_OK;
+    if (over) {
         if (finished < c->n_choices)
             gw_chat_cancel(c);
         if (lost) /* a hole in the text must not look like a whole answer */
             gw_abort(c->x);
         else
-            gw_stream_end(c->x);
+            gw_stream_finish(c->x, b.data, b.len); /* the end travels with the last piece */
         drop_exchange(c);
     } else if (rc == ERR_AGAIN) {
         gw_chat_pause(c, true);
     }
+    buf_free(&b);
 }
 
 void gw_chat_deliver(struct gw_chat *c)

@@ -29,6 +29,8 @@ const struct conf_directive gw_config_directives[] = {
     ROW("threads", CONF_INT, threads, 0, 256),
     ROW("workers", CONF_INT, workers, 1, 256),
     ROW("connections_max", CONF_INT, connections_max, 1, 1e6),
+    ROW("connections_address_max", CONF_INT, connections_address_max, 0, 1e6),
+    ROW("handshakes_max", CONF_INT, handshakes_max, 1, 1e6),
     ROW("streams_max", CONF_INT, streams_max, 1, 1e6),
     ROW("queue_requests", CONF_INT, queue_requests, 0, 1e6),
     ROW("queue_tokens", CONF_SIZE, queue_tokens, 0, 0),
@@ -47,6 +49,8 @@ const struct conf_directive gw_config_directives[] = {
     ROW("body_total_deadline", CONF_MS, body_total_ms, 100, 24 * HOUR),
     ROW("idle_deadline", CONF_MS, idle_ms, 100, 24 * HOUR),
     ROW("write_stall_deadline", CONF_MS, write_stall_ms, 100, HOUR),
+    ROW("write_min", CONF_SIZE, write_min, 0, 1 * G),
+    ROW("socket_buffer", CONF_SIZE, socket_buffer, 0, 64 * M),
     ROW("heartbeat", CONF_MS, heartbeat_ms, 100, HOUR),
     ROW("request_deadline", CONF_MS, request_ms, 0, 24 * HOUR),
     ROW("engine_lost_deadline", CONF_MS, engine_lost_ms, 0, HOUR),
@@ -59,9 +63,10 @@ const size_t gw_config_n_directives = sizeof gw_config_directives / sizeof *gw_c
 void gw_config_default(struct gw_config *c)
 {
     *c = (struct gw_config){
-        .tls = true, .pages = true, .workers = 2, .connections_max = 12000, .streams_max = 12000, .preparing_max = 1024, .headers_max = 100,
+        .tls = true, .pages = true, .workers = 2, .connections_max = 12000, .connections_address_max = 1024, .handshakes_max = 1024,
+        .streams_max = 12000, .preparing_max = 1024, .headers_max = 100,
         .header_bytes = 32u << 10, .body_bytes = 32u << 20, .body_bytes_total = 256u << 20, .prompt_memory = 256u << 20,
-        .backlog_high = 64u << 10, .backlog_low = 16u << 10, .backlog_max = 8u << 20,
+        .backlog_high = 64u << 10, .backlog_low = 16u << 10, .backlog_max = 8u << 20, .write_min = 4096, .socket_buffer = 128u << 10,
         .handshake_ms = 10000, .header_ms = 15000, .body_ms = 30000, .body_total_ms = 300000, .idle_ms = 75000, .write_stall_ms = 60000,
         .heartbeat_ms = 10000, .request_ms = 0, .engine_lost_ms = 60000, .drain_ms = 30000, .log_level = LOG_INFO,
     };

@@ -9,6 +9,7 @@
  * on a reset that only an EV_CLOSED event waits for). */
 #include <arpa/inet.h>
 #include <errno.h>
+#include <linux/tcp.h> /* glibc's tcp_info ends before tcpi_bytes_acked */
 #include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -93,18 +94,58 @@ static ssize_t conn_write(struct gw_conn *c, const void *p, size_t n)
     return sock_result(send(c->fd, p, n, MSG_NOSIGNAL), IO_WRITE);
 }
 
+/* ---- bounds on what a stranger holds ------------------------------------------------------------------------ */
+static void handshake_over(struct gw_conn *c)
+{
+    if (!c->in_handshake)
+        return;
+    c->in_handshake = false;
+    c->loop->handshakes--;
+    COUNT_BY(c->loop, handshakes_open, -1);
+    if (c->loop->accept_full && c->loop->handshakes < c->loop->handshakes_max - c->loop->handshakes_max / 4)
+        accept_resume(c->loop);
+}
+
+/* Bytes the peer's machine has acknowledged: what it really took. Our own writes only say what the kernel had room for. */
+static uint64_t acked_bytes(const struct gw_conn *c)
+{
+    struct tcp_info info;
+    socklen_t len = sizeof info;
+    memset(&info, 0, sizeof info);
+    return getsockopt(c->fd, IPPROTO_TCP, TCP_INFO, &info, &len) ? 0 : info.tcpi_bytes_acked;
+}
+
+/* Armed when something begins to wait and not again with each byte taken: a reader that takes one now and then would hold its
+ * connection, its buffer and its sequence for ever. */
+static void stall_arm(struct gw_conn *c)
+{
+    c->acked = acked_bytes(c);
+    deadline_arm(c->loop, DL_STALL, &c->stall);
+}
+
+static void stall_check(struct gw_conn *c)
+{
+    size_t least = cfg_of(c)->write_min ? cfg_of(c)->write_min : 1;
+    if (acked_bytes(c) - c->acked >= least)
+        stall_arm(c);
+    else
+        conn_lost(c, GW_GONE_STALLED);
+}
+
 /* ---- the end ------------------------------------------------------------------------------------------------- */
 void conn_lost(struct gw_conn *c, enum gw_gone why)
 {
     if (c->state == CONN_DEAD)
         return;
     gw_loop *l = c->loop;
+    handshake_over(c);
     event_del(&c->rd);
     watch_output(c, false);
     deadline_drop(&c->dl);
     deadline_drop(&c->stall);
     deadline_drop(&c->beat);
     COUNT_BY(l, backlog_bytes, -conn_backlog(c));
+    COUNT_BY(l, pipeline_bytes, -c->ahead.len); /* freed later: the parser may stand in it */
     buf_free(&c->out);
     c->out_off = 0;
     close(c->fd);
@@ -145,6 +186,8 @@ static void conn_free(struct gw_conn *c)
     gw_http1_free(&c->http);
     buf_free(&c->ahead);
     buf_free(&c->out);
+    if (c->in_peers)
+        gw_peers_leave(l->server->peers, &c->peer_key);
     free(c);
     COUNT_BY(l, connections_open, -1);
     atomic_fetch_sub_explicit(&l->server->open, 1, memory_order_relaxed);
@@ -207,7 +250,7 @@ void conn_send(struct gw_conn *c, const void *p, size_t n)
     }
     COUNT_BY(c->loop, backlog_bytes, n);
     if (!before) {
-        deadline_arm(c->loop, DL_STALL, &c->stall);
+        stall_arm(c);
         watch_output(c, true);
     }
 }
@@ -250,12 +293,9 @@ static void conn_writable(struct gw_conn *c)
     COUNT_BY(c->loop, backlog_bytes, -sent);
     if (!conn_backlog(c))
         flushed(c);
-    else if (sent) {
-        deadline_arm(c->loop, DL_STALL, &c->stall);
-        if (c->out_off > c->out.len / 2) {
-            buf_consume(&c->out, c->out_off);
-            c->out_off = 0;
-        }
+    else if (c->out_off > c->out.len / 2) {
+        buf_consume(&c->out, c->out_off);
+        c->out_off = 0;
     }
     if (c->state == CONN_READ && c->ahead.len && conn_backlog(c) <= cfg_of(c)->backlog_high)
         loop_todo(c->loop, c, TODO_AHEAD);
@@ -384,6 +424,7 @@ static void conn_keep_ahead(struct gw_conn *c, const char *d, size_t n)
         conn_lost(c, GW_GONE_CLOSED);
         return;
     }
+    COUNT_BY(c->loop, pipeline_bytes, n);
     if (c->ahead.len >= cfg_of(c)->pipeline_max && c->state != CONN_CLOSING)
         pause_input(c);
 }
@@ -404,6 +445,7 @@ static void conn_resume(struct gw_conn *c)
     size_t used = conn_parse(c, c->ahead.data, c->ahead.len);
     if (c->state == CONN_DEAD)
         return;
+    COUNT_BY(c->loop, pipeline_bytes, -used);
     buf_consume(&c->ahead, used);
     if (!c->ahead.len)
         buf_free(&c->ahead);
@@ -454,6 +496,7 @@ static void conn_handshake(struct gw_conn *c)
     }
     watch_output(c, false);
     if (rc == 1) {
+        handshake_over(c);
         COUNT(c->loop, handshakes);
         if (SSL_session_reused(c->ssl))
             COUNT(c->loop, handshakes_resumed);
@@ -468,6 +511,7 @@ static void conn_handshake(struct gw_conn *c)
         return;
     }
     COUNT(c->loop, handshakes_failed);
+    handshake_over(c);
     SSL_free(c->ssl);
     c->ssl = NULL;
     if (send(c->fd, hint, sizeof hint - 1, MSG_NOSIGNAL) < 0)
@@ -576,7 +620,7 @@ void conn_deadline(struct gw_conn *c, enum dl_kind kind)
         conn_fail(c, 408, "the request body stopped coming");
         break;
     case DL_STALL:
-        conn_lost(c, GW_GONE_STALLED);
+        stall_check(c);
         break;
     case DL_BEAT:
         exchange_beat(c);
@@ -624,7 +668,7 @@ static void put_peer(struct gw_conn *c, const struct sockaddr *from)
 }
 
 /* Takes the descriptor; the connection was counted in server->open. */
-void conn_accepted(gw_loop *l, int fd, const struct sockaddr *from)
+void conn_accepted(gw_loop *l, int fd, const struct sockaddr *from, const struct gw_peer_key *key)
 {
     struct gw_conn *c = calloc(1, sizeof *c);
     if (!c || (l->tls && (!(c->ssl = SSL_new(l->tls)) || !SSL_set_fd(c->ssl, fd)))) {
@@ -633,11 +677,15 @@ void conn_accepted(gw_loop *l, int fd, const struct sockaddr *from)
         free(c);
         close(fd);
         COUNT(l, connections_refused);
+        if (l->server->peers)
+            gw_peers_leave(l->server->peers, key);
         atomic_fetch_sub_explicit(&l->server->open, 1, memory_order_relaxed);
         return;
     }
     c->loop = l;
     c->fd = fd;
+    c->peer_key = *key;
+    c->in_peers = l->server->peers != NULL;
     c->gone = GW_GONE_CLOSED;
     c->dl_kind = DL_NONE;
     gw_http1_init(&c->http, &l->server->cfg.http);
@@ -655,6 +703,9 @@ void conn_accepted(gw_loop *l, int fd, const struct sockaddr *from)
     if (c->ssl) {
         SSL_set_accept_state(c->ssl);
         c->state = CONN_HANDSHAKE;
+        c->in_handshake = true;
+        l->handshakes++;
+        COUNT(l, handshakes_open);
         await(c, DL_HANDSHAKE);
     } else {
         c->state = CONN_READ;

@@ -378,9 +378,12 @@ int gw_stream_write(gw_exchange *x, const void *p, size_t n)
 
 size_t gw_stream_backlog(const gw_exchange *x) { return conn_backlog(x->conn); }
 
-void gw_stream_end(gw_exchange *x)
+void gw_stream_end(gw_exchange *x) { gw_stream_finish(x, NULL, 0); }
+
+void gw_stream_finish(gw_exchange *x, const void *p, size_t n)
 {
     struct gw_conn *c = x->conn;
+    struct buf *b = &c->loop->out;
     if (x->gone)
         return;
     if (x->phase != X_STREAM) {
@@ -388,8 +391,16 @@ void gw_stream_end(gw_exchange *x)
         gw_abort(x);
         return;
     }
-    if (x->chunked && !x->head_only)
-        conn_send(c, "0\r\n\r\n", 5);
+    if (n > c->loop->server->cfg.backlog_max || conn_backlog(c) > c->loop->server->cfg.backlog_max - n) {
+        conn_lost(c, GW_GONE_STALLED);
+    } else if (x->chunked && !x->head_only && c->state != CONN_DEAD) {
+        buf_reset(b);
+        if (n)
+            put_chunk(b, p, n);
+        buf_add(b, "0\r\n\r\n", 5);
+        send_scratch(c);
+    } else if (!x->head_only)
+        conn_send(c, p, n);
     end(x, x->keep && !c->loop->draining);
 }
 

@@ -127,7 +127,7 @@ static int find_certificate(gw_gateway *g, const struct gw_config *c, const stru
 
 /* ---- opening ---------------------------------------------------------------------------------------------- */
 
-static void server_config(const struct gw_config *c, const gw_gateway *g, struct gw_server_config *s)
+static void server_config(const struct gw_config *c, const gw_gateway *g, bool outside, struct gw_server_config *s)
 {
     s->threads = (unsigned)c->threads;
     s->cert_file = *g->cert.cert ? g->cert.cert : NULL;
@@ -138,6 +138,10 @@ static void server_config(const struct gw_config *c, const gw_gateway *g, struct
     s->http.body_max = c->body_bytes;
     s->body_bytes_total_max = c->body_bytes_total;
     s->connections_max = (unsigned)c->connections_max;
+    s->connections_address_max = outside ? (unsigned)c->connections_address_max : 0; /* on loopback everybody has one address */
+    s->handshakes_max = (unsigned)c->handshakes_max;
+    s->write_min = c->write_min;
+    s->sndbuf = (int)c->socket_buffer;
     s->handshake_ms = (uint32_t)c->handshake_ms;
     s->header_ms = (uint32_t)c->header_ms;
     s->body_ms = (uint32_t)c->body_ms;
@@ -199,7 +203,7 @@ int gw_gateway_open(gw_gateway **out, const struct gw_config *c, struct err *e)
     }
     if ((rc = open_inside(g, c, &sc, outside, e)))
         goto out;
-    server_config(c, g, &sc);
+    server_config(c, g, outside != NULL, &sc);
     if ((rc = gw_server_open(&g->server, &sc, e)))
         goto out;
     gw_app_set_server(g->app, g->server);

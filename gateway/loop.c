@@ -148,6 +148,14 @@ int gw_loop_post(gw_loop *l, void (*fn)(void *), void *arg)
     return rc;
 }
 
+size_t loop_posts_waiting(gw_loop *l)
+{
+    pthread_mutex_lock(&l->lock);
+    size_t n = l->n_tasks;
+    pthread_mutex_unlock(&l->lock);
+    return n;
+}
+
 static void run_tasks(gw_loop *l, bool last)
 {
     pthread_mutex_lock(&l->lock);

@@ -94,6 +94,12 @@ static void put_server(const struct gw_counters *c, struct buf *b)
     put(b, "gauge", "connections", "Open connections.", c->connections_open);
     put(b, "counter", "connections_total", "Connections accepted.", c->connections);
     put(b, "counter", "connections_refused_total", "Connections closed at once: too many.", c->connections_refused);
+    put(b, "counter", "connections_refused_address_total", "Connections closed at once: too many of one address.", c->connections_refused_address);
+    put(b, "gauge", "addresses", "Addresses with open connections, where they are counted.", c->addresses);
+    put(b, "counter", "accept_pauses_total", "Times a loop accepted nothing for a while: no descriptors, or too many handshakes.", c->accept_pauses);
+    put(b, "gauge", "tls_handshakes_open", "Unfinished TLS handshakes.", c->handshakes_open);
+    put(b, "counter", "tls_handshakes_evicted_total", "Unfinished TLS handshakes dropped to make room.", c->handshakes_evicted);
+    put(b, "counter", "tls_handshakes_resumed_total", "Of the finished ones, those that resumed a session.", c->handshakes_resumed);
     put(b, "counter", "tls_handshakes_total", "TLS handshakes finished.", c->handshakes);
     put(b, "counter", "tls_handshakes_failed_total", "TLS handshakes that failed.", c->handshakes_failed);
     put(b, "counter", "http_parse_errors_total", "Requests refused by the HTTP parser.", c->parse_errors);
@@ -105,6 +111,9 @@ static void put_server(const struct gw_counters *c, struct buf *b)
     put(b, "counter", "received_bytes_total", "Bytes read from clients.", c->bytes_in);
     put(b, "counter", "sent_bytes_total", "Bytes written to clients.", c->bytes_out);
     put(b, "gauge", "backlog_bytes", "Bytes of answers that clients have not taken.", c->backlog_bytes);
+    put(b, "gauge", "pipeline_bytes", "Bytes of requests read ahead while an answer runs.", c->pipeline_bytes);
+    put(b, "gauge", "loop_tasks_waiting", "Tasks posted to event loops and not yet run.", c->posts_waiting);
+    put(b, "counter", "loop_tasks_refused_total", "Tasks refused because too many waited.", c->posts_refused);
     put(b, "gauge", "request_body_bytes", "Bytes of request bodies held.", c->body_bytes_held);
 }
 

@@ -22,11 +22,11 @@ void gw_server_config_default(struct gw_server_config *c)
     *c = (struct gw_server_config){
         .http = gw_http1_limits_default,
         .body_bytes_total_max = 256u << 20,
-        .connections_max = 20000,
+        .connections_max = 20000, .handshakes_max = 1024,
         .handshake_ms = 10000, .header_ms = 15000, .body_ms = 30000, .body_total_ms = 300000, .idle_ms = 75000,
         .write_stall_ms = 30000, .linger_ms = 2000, .heartbeat_ms = 15000,
-        .backlog_high = 64 << 10, .backlog_low = 16 << 10, .backlog_max = 4 << 20,
-        .pipeline_max = 64 << 10, .post_max = 65536, .sndbuf = 0};
+        .backlog_high = 64 << 10, .backlog_low = 16 << 10, .backlog_max = 4 << 20, .write_min = 4096,
+        .pipeline_max = 64 << 10, .post_max = 65536, .sndbuf = 128 << 10};
 }
 
 /* ---- addresses ------------------------------------------------------------------------------------------------- */
@@ -69,7 +69,7 @@ static int check_config(const struct gw_server_config *c, struct err *e)
         return err_set(e, ERR_INVALID, "expected 1 to %d listen addresses, found %u", GW_LISTEN_MAX, c->n_listen);
     if (!c->cert_file != !c->key_file)
         return err_set(e, ERR_INVALID, "a certificate needs its key and a key its certificate: only one was given");
-    if (!c->handler.on_request || c->backlog_low > c->backlog_high || c->backlog_high >= c->backlog_max || !c->post_max || c->threads > THREADS_MAX)
+    if (!c->handler.on_request || c->backlog_low > c->backlog_high || c->backlog_high >= c->backlog_max || !c->post_max || !c->handshakes_max || c->threads > THREADS_MAX)
         return err_set(e, ERR_INVALID, "server limits contradict each other (backlog low %zu, high %zu, max %zu; threads %u)", c->backlog_low,
                        c->backlog_high, c->backlog_max, c->threads);
     for (unsigned i = 0; i < c->n_listen; i++) {
@@ -99,7 +99,8 @@ static void tune(int fd, const struct gw_server_config *c)
     set_int(fd, IPPROTO_TCP, TCP_KEEPINTVL, 15);
     set_int(fd, IPPROTO_TCP, TCP_KEEPCNT, 4);
     set_int(fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT, 16384); /* else megabytes hide in the kernel and a slow reader looks fast */
-    set_int(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, (int)(c->write_stall_ms < 0x7FFFFFFF ? c->write_stall_ms : 0x7FFFFFFF));
+    /* behind our own deadline, which knows what a client has taken: for peers that vanished while nothing waits in our buffer */
+    set_int(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, c->write_stall_ms < 0x3FFFFC00 ? (int)c->write_stall_ms * 2 + 1000 : 0x7FFFFFFF);
     if (c->sndbuf)
         set_int(fd, SOL_SOCKET, SO_SNDBUF, c->sndbuf);
 }
@@ -152,50 +153,90 @@ static int listen_on(gw_server *s, gw_loop *l, unsigned i, struct err *e)
 }
 
 /* ---- accepting ------------------------------------------------------------------------------------------------- */
-static void on_resume(evutil_socket_t fd, short what, void *arg)
+void accept_resume(gw_loop *l)
 {
-    (void)fd;
-    (void)what;
-    gw_loop *l = arg;
-    l->accept_paused = false;
+    if (!l->accept_paused)
+        return;
+    l->accept_paused = l->accept_full = false;
+    event_del(&l->resume_ev);
     for (unsigned i = 0; i < GW_LISTEN_MAX; i++)
         if (l->listen_fd[i] >= 0)
             event_add(&l->listen_ev[i], NULL);
 }
 
-/* Out of descriptors or memory: a listening socket that stays readable would spin. */
-static void pause_accept(gw_loop *l, int why)
+static void on_resume(evutil_socket_t fd, short what, void *arg)
+{
+    (void)fd;
+    (void)what;
+    accept_resume(arg);
+}
+
+/* A listening socket that stays readable would spin, so it is not watched for a while. */
+static void pause_accept(gw_loop *l, const char *why)
 {
     static const struct timeval soon = {0, 100000};
     if (l->accept_paused)
         return;
     l->accept_paused = true;
     COUNT(l, accept_pauses);
-    log_warn("http: accept pauses: %s", strerror(why));
+    if (why) /* once a second at most: this must not fill a disk */
+        log_warn("http: accept pauses: %s", why);
     for (unsigned i = 0; i < GW_LISTEN_MAX; i++)
         if (l->listen_fd[i] >= 0)
             event_del(&l->listen_ev[i]);
     event_add(&l->resume_ev, &soon);
 }
 
-static bool accept_one(gw_loop *l, int listen_fd)
+/* Handshakes are the one thing a stranger can make us compute and hold memory for. Beyond the bound the oldest goes if it has had its
+ * second (nobody who means it needs longer, and half-open ones must not lock everybody out); else newcomers wait in the kernel. */
+static bool handshake_room(gw_loop *l)
+{
+    struct deadline *oldest = l->lists[DL_HANDSHAKE].next;
+    if (l->handshakes < l->handshakes_max)
+        return true;
+    uint64_t had = l->server->ns[DL_HANDSHAKE] < NS_PER_S ? l->server->ns[DL_HANDSHAKE] : NS_PER_S;
+    if (oldest != &l->lists[DL_HANDSHAKE] && clock_now_ns() + l->server->ns[DL_HANDSHAKE] >= oldest->at + had) {
+        COUNT(l, handshakes_evicted);
+        COUNT(l, handshakes_failed);
+        conn_lost((struct gw_conn *)(void *)((char *)oldest - offsetof(struct gw_conn, dl)), GW_GONE_CLOSED);
+        return true;
+    }
+    l->accept_full = true;
+    pause_accept(l, NULL);
+    return false;
+}
+
+/* Closes at once whom the bounds exclude. */
+static bool within_bounds(gw_loop *l, int fd, const struct gw_peer_key *k)
 {
     gw_server *s = l->server;
+    if (atomic_fetch_add_explicit(&s->open, 1, memory_order_relaxed) >= s->cfg.connections_max)
+        COUNT(l, connections_refused);
+    else if (s->peers && !gw_peers_enter(s->peers, k))
+        COUNT(l, connections_refused_address);
+    else
+        return true;
+    atomic_fetch_sub_explicit(&s->open, 1, memory_order_relaxed);
+    close(fd);
+    return false;
+}
+
+static bool accept_one(gw_loop *l, int listen_fd)
+{
     union addr a;
+    struct gw_peer_key key;
     socklen_t len = sizeof a;
+    if (l->tls && !handshake_room(l))
+        return false;
     int fd = accept4(listen_fd, &a.sa, &len, SOCK_NONBLOCK | SOCK_CLOEXEC);
     if (fd < 0) {
         if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM)
-            pause_accept(l, errno);
+            pause_accept(l, strerror(errno));
         return errno == ECONNABORTED || errno == EINTR;
     }
-    if (atomic_fetch_add_explicit(&s->open, 1, memory_order_relaxed) >= s->cfg.connections_max) {
-        atomic_fetch_sub_explicit(&s->open, 1, memory_order_relaxed);
-        COUNT(l, connections_refused);
-        close(fd);
-        return true;
-    }
-    conn_accepted(l, fd, &a.sa);
+    gw_peer_key_of(&a.sa, &key);
+    if (within_bounds(l, fd, &key))
+        conn_accepted(l, fd, &a.sa, &key);
     return true;
 }
 
@@ -231,6 +272,7 @@ static int open_loop(gw_server *s, unsigned i, const unsigned char *ticket_keys,
     if (rc)
         return rc;
     s->loops[s->n_loops++] = l;
+    l->handshakes_max = (c->handshakes_max + s->n_planned - 1) / s->n_planned;
     if (c->cert_file && (rc = tls_ctx_new(&l->tls, c->cert_file, c->key_file, ticket_keys, e)))
         return rc;
     for (unsigned k = 0; k < c->n_listen; k++) {
@@ -258,7 +300,10 @@ int gw_server_open(gw_server **out, const struct gw_server_config *cfg, struct e
         goto out;
     }
     s->cfg = *cfg;
+    s->n_planned = n;
     set_durations(s);
+    if (cfg->connections_address_max && (rc = gw_peers_open(&s->peers, cfg->connections_max, cfg->connections_address_max, e)))
+        goto out;
     if (!hash_random(ticket_keys, sizeof ticket_keys)) {
         rc = err_set(e, ERR_IO, "no random bytes for session tickets");
         goto out;
@@ -320,6 +365,7 @@ void gw_server_close(gw_server *s)
         return;
     for (unsigned i = 0; i < s->n_loops; i++)
         loop_close(s->loops[i]);
+    gw_peers_close(s->peers);
     free(s->loops);
     free(s);
 }
@@ -332,4 +378,7 @@ void gw_server_counters(const gw_server *s, struct gw_counters *c)
             sum[k] += atomic_load_explicit(&s->loops[i]->n[k], memory_order_relaxed);
     memcpy(c, sum, sizeof *c);
     c->body_bytes_held = atomic_load_explicit(&s->body_held, memory_order_relaxed);
+    c->addresses = s->peers ? gw_peers_addresses(s->peers) : 0;
+    for (unsigned i = 0; i < s->n_loops; i++)
+        c->posts_waiting += loop_posts_waiting(s->loops[i]);
 }

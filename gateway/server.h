@@ -84,6 +84,8 @@ void gw_stream_start(gw_exchange *x, int status, const char *content_type, const
 /* ERR_OK: sent or queued. ERR_AGAIN: queued, and the backlog is above backlog_high: write no more until on_room.
  * ERR_CLOSED: dropped; the client is gone and on_gone follows from the loop (or end the exchange yourself at once). */
 int gw_stream_write(gw_exchange *x, const void *p, size_t n);
+/* gw_stream_write of the last n bytes and gw_stream_end in one: they leave in one record, one system call. x is dead afterwards. */
+void gw_stream_finish(gw_exchange *x, const void *p, size_t n);
 size_t gw_stream_backlog(const gw_exchange *x);                 /* bytes not yet taken by the kernel */
 void gw_stream_end(gw_exchange *x);                             /* a proper end; x is dead afterwards */
 /* Cuts the connection (after what is queued, as far as the socket takes it now): the client sees a broken answer. x is dead afterwards. */
@@ -107,9 +109,12 @@ struct gw_server_config {
     struct gw_http1_limits http;
     uint64_t body_bytes_total_max;  /* request bodies held at once, all connections; more: 503 */
     unsigned connections_max;       /* of the server; more are closed at once */
+    unsigned connections_address_max; /* of one address, an IPv6 /64 being one; 0: no bound */
+    unsigned handshakes_max;        /* unfinished TLS handshakes; more wait in the kernel's accept queue */
     uint32_t handshake_ms, header_ms, body_ms /* without a byte */, body_total_ms, idle_ms, write_stall_ms, linger_ms, heartbeat_ms;
     size_t backlog_high, backlog_low, backlog_max; /* bytes of an answer that the kernel has not taken */
     size_t pipeline_max;            /* bytes read ahead while an exchange runs */
+    size_t write_min;               /* bytes that a client must have acknowledged within write_stall_ms while more is waiting for it */
     size_t post_max;                /* tasks waiting on a loop */
     int sndbuf;                     /* SO_SNDBUF; 0: the system's */
     struct gw_handler handler;
@@ -129,9 +134,10 @@ void gw_server_close(gw_server *s);                         /* cuts what is left
 
 struct gw_counters {
     uint64_t connections, connections_open, connections_refused, handshakes, handshakes_failed, handshakes_resumed;
+    uint64_t connections_refused_address, handshakes_open, handshakes_evicted, addresses;
     uint64_t requests, exchanges_open, responses_2xx, responses_4xx, responses_5xx, parse_errors, timeouts;
     uint64_t gone_closed, gone_stalled, streams, streams_open, heartbeats, posts, posts_refused;
-    uint64_t bytes_in, bytes_out, backlog_bytes, body_bytes_held, accept_pauses;
+    uint64_t bytes_in, bytes_out, backlog_bytes, pipeline_bytes, body_bytes_held, accept_pauses, posts_waiting;
 };
 void gw_server_counters(const gw_server *s, struct gw_counters *c); /* sums over the loops; any thread */
 #endif

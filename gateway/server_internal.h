@@ -17,6 +17,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
+#include "gateway/peers.h"
 #include "gateway/server.h"
 
 #define IN_BYTES 65536          /* a loop's input scratch */
@@ -45,11 +46,12 @@ struct gw_conn {
     gw_exchange *x;                    /* from the head of a request to its end */
     struct buf out, ahead;             /* not yet taken by the kernel; read while an exchange ran */
     size_t out_off;
-    uint64_t body_start, lingered;
+    uint64_t body_start, lingered, acked; /* acked: bytes the peer had acknowledged when `stall` was armed */
+    struct gw_peer_key peer_key;
     struct deadline dl, stall, beat;   /* of the state; of a reader that takes nothing; of a silent stream */
     int fd;
     uint8_t state, todo, dl_kind, gone;
-    bool writing, paused, parsing, linger, served, read_wants_write;
+    bool writing, paused, parsing, linger, served, read_wants_write, in_handshake, in_peers;
     struct event rd, wr;
     struct gw_http1 http;
     char peer[PEER_MAX];
@@ -79,7 +81,8 @@ struct gw_loop {
     SSL_CTX *tls;                      /* its own: reference counts are then not shared between cores */
     int listen_fd[GW_LISTEN_MAX];
     struct event listen_ev[GW_LISTEN_MAX], resume_ev, wake_ev, timer_ev, todo_ev;
-    bool accept_paused;
+    bool accept_paused, accept_full;   /* full: too many handshakes */
+    unsigned handshakes, handshakes_max; /* open ones; this loop's share */
     int wake_fd;
     uint64_t timer_at;                 /* when timer_ev fires; UINT64_MAX: not armed */
     struct deadline lists[DL_N];
@@ -98,10 +101,11 @@ struct gw_loop {
 
 struct gw_server {
     struct gw_server_config cfg;
-    unsigned n_loops;
+    unsigned n_loops, n_planned;
     gw_loop **loops;
     uint16_t port[GW_LISTEN_MAX];
     uint64_t ns[DL_N];                 /* duration per kind of deadline */
+    gw_peers *peers;                   /* NULL: addresses are not counted */
     _Atomic uint64_t open, body_held;
     _Atomic bool draining;
 };
@@ -118,12 +122,16 @@ int loop_start(gw_loop *l, struct err *e);
 void loop_close(gw_loop *l);                       /* joins; NULL is fine */
 void loop_todo(gw_loop *l, struct gw_conn *c, uint8_t what);
 void loop_run_todo(gw_loop *l);
+size_t loop_posts_waiting(gw_loop *l);
 void deadline_arm(gw_loop *l, enum dl_kind kind, struct deadline *d);
 void deadline_drop(struct deadline *d);
 const char *loop_date(gw_loop *l);
 
+/* server.c */
+void accept_resume(gw_loop *l);                    /* a handshake has ended, or it is time to look again */
+
 /* conn.c */
-void conn_accepted(gw_loop *l, int fd, const struct sockaddr *from);
+void conn_accepted(gw_loop *l, int fd, const struct sockaddr *from, const struct gw_peer_key *key);
 void conn_lost(struct gw_conn *c, enum gw_gone why);
 void conn_finish(struct gw_conn *c);               /* flush, then close in good order */
 void conn_send(struct gw_conn *c, const void *p, size_t n);

@@ -1,4 +1,5 @@
 /* The server over loopback: deadlines, bounded buffers, back-pressure, caps, drain, and that nothing is left after a soak. */
+#include <arpa/inet.h>
 #include <check.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -195,6 +196,45 @@ START_TEST(stalled_reader)
 }
 END_TEST
 
+/* A reader that takes a few bytes now and then is not stalled, yet it does not get what it needs to live for ever. */
+START_TEST(trickling_reader)
+{
+    struct gw_server_config cfg;
+    struct gw_counters c;
+    char some[512];
+    int small = 4096;
+    rig_config(&cfg);
+    cfg.write_stall_ms = 800;
+    cfg.write_min = _i ? 16 << 20 : 1; /* cut; tolerated */
+    cfg.sndbuf = 16384;
+    rig_open(&rig, &cfg, false);
+    client_open(&cl, &rig);
+    setsockopt(cl.fd, SOL_SOCKET, SO_RCVBUF, &small, sizeof small);
+    client_get(&cl, "/flood?100000");
+    uint64_t t = clock_now_ns();
+    while (ms_since(t) < 2500 && rig_gone(&rig, 2) < 0)
+        for (int i = 0; i < 4; i++)
+            ck_assert_int_gt(recv(cl.fd, some, sizeof some, 0), 0);
+    rig_counters(&rig, &c);
+    ck_assert_uint_eq(c.gone_stalled, (unsigned)_i);
+    stop();
+}
+END_TEST
+
+/* Nothing waits for it: silence on a finished answer is no stall. */
+START_TEST(reader_that_has_all)
+{
+    struct gw_server_config cfg;
+    rig_config(&cfg);
+    cfg.write_stall_ms = 100;
+    rig_open(&rig, &cfg, _i);
+    client_open(&cl, &rig);
+    client_get(&cl, "/quiet");
+    ck_assert_int_eq(rig_gone(&rig, 500), -1);
+    stop();
+}
+END_TEST
+
 /* An application deaf to ERR_AGAIN is stopped by backlog_max. */
 START_TEST(backlog_max)
 {
@@ -339,6 +379,110 @@ START_TEST(connection_cap)
 }
 END_TEST
 
+/* A connection from another of this machine's loopback addresses. */
+static int connect_from(const char *ip)
+{
+    struct sockaddr_in from = {.sin_family = AF_INET}, to = {.sin_family = AF_INET, .sin_port = htons(rig.port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    ck_assert_int_eq(inet_pton(AF_INET, ip, &from.sin_addr), 1);
+    ck_assert_int_eq(bind(fd, (struct sockaddr *)&from, sizeof from), 0);
+    ck_assert_int_eq(connect(fd, (struct sockaddr *)&to, sizeof to), 0);
+    return fd;
+}
+
+START_TEST(address_cap)
+{
+    struct gw_server_config cfg;
+    struct gw_counters c;
+    struct client some[3];
+    rig_config(&cfg);
+    cfg.connections_address_max = 3;
+    rig_open(&rig, &cfg, false);
+    for (int round = 0; round < 3; round++) { /* places come back */
+        for (int i = 0; i < 3; i++) {
+            client_open(&some[i], &rig);
+            client_get(&some[i], "/hello");
+            client_expect(&some[i], "hello", 5000);
+        }
+        client_open(&cl, &rig);
+        client_expect_end(&cl, 2000);
+        client_close(&cl);
+        cl = (struct client){.fd = connect_from("127.0.0.2")}; /* another address is not concerned */
+        client_get(&cl, "/hello");
+        client_expect(&cl, "hello", 5000);
+        rig_counters(&rig, &c);
+        ck_assert_uint_eq(c.connections_refused_address, (unsigned)round + 1);
+        ck_assert_uint_eq(c.addresses, 2);
+        client_close(&cl);
+        for (int i = 0; i < 3; i++)
+            client_close(&some[i]);
+        do {
+            clock_sleep_ns(NS_PER_MS);
+            rig_counters(&rig, &c);
+        } while (c.connections_open);
+        ck_assert_uint_eq(c.addresses, 0);
+    }
+    stop();
+}
+END_TEST
+
+/* Half-open handshakes fill their bound; a client that means it still gets in, after one of them has had its second. */
+START_TEST(handshake_bound)
+{
+    struct gw_server_config cfg;
+    struct gw_counters c;
+    int half[8];
+    rig_config(&cfg);
+    cfg.threads = 1;
+    cfg.handshakes_max = 4;
+    rig_open(&rig, &cfg, true);
+    for (int i = 0; i < 8; i++)
+        half[i] = client_connect(rig.port);
+    clock_sleep_ns(150 * NS_PER_MS);
+    rig_counters(&rig, &c);
+    ck_assert_uint_eq(c.handshakes_open, 4);
+    ck_assert_uint_eq(c.connections_open, 4); /* the others wait in the kernel */
+    uint64_t t = clock_now_ns();
+    client_open(&cl, &rig);
+    client_get(&cl, "/hello");
+    client_expect(&cl, "hello", 8000);
+    ck_assert_uint_ge(ms_since(t), 700);
+    rig_counters(&rig, &c);
+    ck_assert_uint_ge(c.handshakes_evicted, 4);
+    ck_assert_uint_ge(c.accept_pauses, 1);
+    for (int i = 0; i < 8; i++)
+        close(half[i]);
+    client_close(&cl);
+    for (int i = 0; i < 20; i++) { /* none is left counted */
+        client_open(&cl, &rig);
+        client_get(&cl, "/hello");
+        client_expect(&cl, "hello", 5000);
+        client_close(&cl);
+    }
+    rig_counters(&rig, &c);
+    ck_assert_uint_eq(c.handshakes_open, 0);
+    stop();
+}
+END_TEST
+
+/* The last piece and the end of the coding arrive together. */
+START_TEST(end_in_one_piece)
+{
+    struct gw_server_config cfg;
+    rig_config(&cfg);
+    rig_open(&rig, &cfg, _i);
+    client_open(&cl, &rig);
+    client_get(&cl, "/last");
+    client_expect(&cl, "\r\n\r\n", 5000);
+    while (!cl.len)
+        ck_assert(client_fill(&cl, 5000));
+    ck_assert_str_eq(cl.data, "4\r\nlast\r\n0\r\n\r\n");
+    client_get(&cl, "/hello");
+    client_expect(&cl, "hello", 5000);
+    stop();
+}
+END_TEST
+
 /* No descriptor left: accepting pauses instead of spinning, and recovers. */
 START_TEST(out_of_descriptors)
 {
@@ -478,11 +622,16 @@ int main(void)
     tcase_add_loop_test(d, heartbeats, 0, 2);
     tcase_add_loop_test(b, slow_reader, 0, 2);
     tcase_add_loop_test(b, stalled_reader, 0, 2);
+    tcase_add_loop_test(b, trickling_reader, 0, 2);
+    tcase_add_loop_test(b, reader_that_has_all, 0, 2);
+    tcase_add_loop_test(b, end_in_one_piece, 0, 2);
     tcase_add_loop_test(b, backlog_max, 0, 2);
     tcase_add_test(b, answers_pile_up);
     tcase_add_loop_test(b, body_budget, 0, 2);
     tcase_add_loop_test(m, idle_thousand, 0, 2);
     tcase_add_test(m, connection_cap);
+    tcase_add_test(m, address_cap);
+    tcase_add_test(m, handshake_bound);
     tcase_add_test(m, out_of_descriptors);
     tcase_add_loop_test(m, soak, 0, 2);
     tcase_add_loop_test(e, drain, 0, 2);

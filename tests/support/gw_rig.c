@@ -141,6 +141,9 @@ static bool special(struct rig *r, gw_exchange *x, const char *path, unsigned n)
         gw_stream_start(x, 200, NULL, NULL, 0, NULL);
         gw_stream_write(x, "data: half", 10);
         gw_abort(x);
+    } else if (!strcmp(path, "/last")) {
+        gw_stream_start(x, 200, "text/plain", NULL, 0, NULL);
+        gw_stream_finish(x, "last", 4);
     } else if (!strcmp(path, "/quiet")) {
         watch(r, x);
         gw_stream_start(x, 200, NULL, NULL, 0, ": beat\n\n");
