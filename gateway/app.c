@@ -60,10 +60,23 @@ static uint64_t smaller_bound(uint64_t a, uint64_t b) /* 0: none */
     return !a ? b : !b || a < b ? a : b;
 }
 
-int gw_app_queue_enter(struct gw_app *a, const struct gw_served *s, uint32_t n, struct gw_api_error *ae)
+/* One tenant's burst must leave room for the others: what the engine shares fairly is only what got that far. */
+static uint64_t tenant_share(struct gw_app *a, uint64_t requests_max)
 {
+    uint64_t percent = a->cfg.queue_share ? a->cfg.queue_share : gw_tenants_count(a->cfg.tenants) > 1 ? 50 : 100;
+    return requests_max ? (requests_max * percent + 99) / 100 : 0;
+}
+
+int gw_app_queue_enter(struct gw_app *a, gw_tenant *tenant, const struct gw_served *s, uint32_t n, struct gw_api_error *ae)
+{
+    struct err e;
     uint64_t requests_max = smaller_bound(a->cfg.queue_requests, s->d.queue_max);
     uint64_t tokens_max = smaller_bound(a->cfg.queue_tokens, s->d.queue_tokens_max);
+    if (gw_tenant_wait(tenant, tenant_share(a, requests_max), &e)) {
+        gw_api_error_set(ae, 429, "queue_full", NULL, "%s. Try again later.", e.msg);
+        ae->retry_after_s = gw_app_retry_s(a, s, atomic_load(&a->waiting));
+        return 429;
+    }
     size_t waiting = atomic_fetch_add(&a->waiting, 1), tokens = atomic_fetch_add(&a->waiting_tokens, n);
     const char *what = NULL;
     if (requests_max && waiting >= requests_max)
@@ -72,15 +85,16 @@ int gw_app_queue_enter(struct gw_app *a, const struct gw_served *s, uint32_t n, 
         what = "prompt tokens";
     if (!what)
         return 0;
-    gw_app_queue_leave(a, n);
+    gw_app_queue_leave(a, tenant, n);
     gw_api_error_set(ae, 429, "queue_full", NULL, "The queue is full: %zu requests with %zu prompt tokens are waiting, and the bound on %s is %llu. Try again later.",
                      waiting, tokens, what, (unsigned long long)(*what == 'r' ? requests_max : tokens_max));
     ae->retry_after_s = gw_app_retry_s(a, s, waiting);
     return 429;
 }
 
-void gw_app_queue_leave(struct gw_app *a, uint32_t n)
+void gw_app_queue_leave(struct gw_app *a, gw_tenant *tenant, uint32_t n)
 {
+    gw_tenant_wait_end(tenant);
     atomic_fetch_sub(&a->waiting, 1);
     atomic_fetch_sub(&a->waiting_tokens, n);
 }

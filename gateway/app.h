@@ -17,6 +17,7 @@ struct gw_app_config {
     gw_work *work;
     uint32_t queue_requests;        /* submitted and not started; 0: what the engine says */
     uint64_t queue_tokens;          /* their prompt tokens; 0: what the engine says */
+    uint32_t queue_share;           /* percent of queue_requests that one tenant may hold; 0: all if there is one tenant, else half */
     uint64_t prompt_bytes_max;      /* memory for one request's JSON, text and ids */
     uint32_t request_ms;            /* deadline of one request; 0: none */
     bool metrics_open;              /* /metrics without a key */

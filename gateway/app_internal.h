@@ -17,9 +17,9 @@ struct gw_app {
 
 /* Answers with the error object and its headers; counts it. x is dead afterwards. */
 void gw_app_error(struct gw_app *a, gw_exchange *x, enum gw_route r, const struct gw_api_error *ae);
-/* A place in the queue for a prompt of n tokens, or 429 in *ae with the seconds after which one should be free. */
-int gw_app_queue_enter(struct gw_app *a, const struct gw_served *s, uint32_t n, struct gw_api_error *ae);
-void gw_app_queue_leave(struct gw_app *a, uint32_t n);
+/* A place in the queue for a prompt of n tokens, within the tenant's share of it, or 429 in *ae with the seconds after which one should be free. */
+int gw_app_queue_enter(struct gw_app *a, gw_tenant *tenant, const struct gw_served *s, uint32_t n, struct gw_api_error *ae);
+void gw_app_queue_leave(struct gw_app *a, gw_tenant *tenant, uint32_t n);
 void gw_app_served_one(struct gw_app *a, const struct eng_usage *u); /* feeds the moving mean */
 uint32_t gw_app_retry_s(struct gw_app *a, const struct gw_served *s, size_t ahead);
 gw_tenant *gw_app_tenant(struct gw_app *a, const struct gw_request *r); /* NULL: no key, or a wrong one */

@@ -88,7 +88,7 @@ static void settle(struct gw_chat *c, struct gw_choice *k, const struct gw_strea
               gw_tenant_name(c->tenant), gw_outcome_name(outcome), k->n_prompt, ev->usage.cached_tokens, out,
               k->n_out ? (double)(k->first_ns - c->start_ns) * 1e-6 : 0.0, (double)(now - c->start_ns) * 1e-6);
     if (k->queued)
-        gw_app_queue_leave(c->app, k->n_prompt);
+        gw_app_queue_leave(c->app, c->tenant, k->n_prompt);
     k->queued = false;
     atomic_fetch_add(&c->out, out);
     leave(c, 1, now);
@@ -142,7 +142,7 @@ static void on_gone(void *ctx, gw_exchange *x, enum gw_gone why)
 static void count_tokens(struct gw_chat *c, struct gw_choice *k, const struct gw_stream_event *ev, uint64_t now)
 {
     if ((ev->type == GW_ST_STARTED || ev->n_tokens) && k->queued) {
-        gw_app_queue_leave(c->app, k->n_prompt);
+        gw_app_queue_leave(c->app, c->tenant, k->n_prompt);
         gw_histogram_add(&c->app->metrics.queue, now - c->submit_ns);
         k->queued = false;
     }
@@ -228,7 +228,7 @@ static int prompt_error(struct gw_chat *c, const struct err *e)
 
 static int check_lengths(struct gw_chat *c)
 {
-    uint32_t most = gw_tenant_limits_of(c->tenant)->max_tokens;
+    uint32_t most = gw_tenant_limits_of(c->tenant).max_tokens;
     const char *what = prompt_name(c);
     if (most && c->req.max_tokens > most)
         return gw_api_error_set(&c->ae, 400, "invalid_value", json_get(c->req.body, "max_completion_tokens") ? "max_completion_tokens" : "max_tokens",
@@ -411,10 +411,10 @@ static int submit(struct gw_chat *c, struct gw_choice *k)
         .ignore_eos = q->ignore_eos, .sampling = q->sampling, .bias = q->bias, .n_bias = q->n_bias, .logprobs = q->logprobs, .top_logprobs = q->top_logprobs,
         .stops = q->stops, .stop_lens = q->stop_lens, .n_stops = q->n_stops,
         .deadline_ns = a->cfg.request_ms ? c->start_ns + a->cfg.request_ms * NS_PER_MS : 0,
-        .priority = gw_tenant_limits_of(c->tenant)->priority, .tenant = gw_tenant_name(c->tenant),
+        .priority = gw_tenant_limits_of(c->tenant).priority, .tenant = gw_tenant_name(c->tenant),
     };
     r.sampling.choice = k->index % q->n;
-    int rc = gw_app_queue_enter(a, c->served, k->n_prompt, &c->ae);
+    int rc = gw_app_queue_enter(a, c->tenant, c->served, k->n_prompt, &c->ae);
     if (rc)
         return rc;
     k->queued = k->submitted = true;
@@ -422,7 +422,7 @@ static int submit(struct gw_chat *c, struct gw_choice *k)
     if (!gw_engine_submit(a->cfg.engine, &r, c->served, q->stream, on_engine, k, &k->stream_id, &e))
         return 0;
     k->queued = k->submitted = false;
-    gw_app_queue_leave(a, k->n_prompt);
+    gw_app_queue_leave(a, c->tenant, k->n_prompt);
     gw_chat_unref(c);
     return submit_error(c, &e);
 }

@@ -34,6 +34,7 @@ const struct conf_directive gw_config_directives[] = {
     ROW("streams_max", CONF_INT, streams_max, 1, 1e6),
     ROW("queue_requests", CONF_INT, queue_requests, 0, 1e6),
     ROW("queue_tokens", CONF_SIZE, queue_tokens, 0, 0),
+    ROW("queue_share", CONF_INT, queue_share, 0, 100),
     ROW("preparing_max", CONF_INT, preparing_max, 1, 1e6),
     ROW("headers_max", CONF_INT, headers_max, 8, 1000),
     ROW("header_bytes", CONF_SIZE, header_bytes, 1 * K, 1 * M),

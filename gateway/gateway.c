@@ -160,7 +160,7 @@ static void server_config(const struct gw_config *c, const gw_gateway *g, bool o
 static int open_inside(gw_gateway *g, const struct gw_config *c, const struct gw_server_config *sc, const char *outside, struct err *e)
 {
     struct gw_engine_config ec;
-    struct gw_app_config ac = {.queue_requests = (uint32_t)c->queue_requests, .queue_tokens = c->queue_tokens, .prompt_bytes_max = c->prompt_memory,
+    struct gw_app_config ac = {.queue_requests = (uint32_t)c->queue_requests, .queue_tokens = c->queue_tokens, .queue_share = (uint32_t)c->queue_share, .prompt_bytes_max = c->prompt_memory,
                                .request_ms = (uint32_t)c->request_ms, .pages = c->pages,
                                .metrics_open = c->metrics == GW_METRICS_OPEN || (c->metrics == GW_METRICS_AUTO && !outside)};
     int rc;

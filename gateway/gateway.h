@@ -23,7 +23,7 @@ struct gw_config {
     const char *state_dir, *keys_file, *api_key, *tls_cert, *tls_key;
     bool tls, plain_anywhere, pages;
     int metrics;                           /* enum gw_metrics_access */
-    int64_t threads, workers, connections_max, connections_address_max, handshakes_max, streams_max, queue_requests, preparing_max, headers_max;
+    int64_t threads, workers, connections_max, connections_address_max, handshakes_max, streams_max, queue_requests, queue_share, preparing_max, headers_max;
     uint64_t queue_tokens;                 /* a plain number; K M G work */
     uint64_t header_bytes, body_bytes, body_bytes_total, prompt_memory, backlog_high, backlog_low, backlog_max, write_min, socket_buffer;
     uint64_t handshake_ms, header_ms, body_ms, body_total_ms, idle_ms, write_stall_ms, heartbeat_ms, request_ms, engine_lost_ms, drain_ms;

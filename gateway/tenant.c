@@ -25,13 +25,14 @@ struct gw_tenant {
     struct gw_tenant_limits lim;
     bool lim_given;
     pthread_mutex_t lock;
-    uint32_t running;
+    uint32_t running, connections, waiting;
     struct bucket requests, tokens;
 };
 struct row { uint8_t digest[HASH_BYTES]; size_t tenant; };
 struct gw_tenants {
+    pthread_rwlock_t lock; /* of the arrays; a tenant itself never moves */
     struct row *rows;
-    size_t n_rows, cap_rows;
+    size_t n_rows, cap_rows, n_named;
     gw_tenant **tenants;
     size_t n_tenants, cap_tenants;
 };
@@ -124,8 +125,17 @@ static int parse_limit(struct gw_tenant_limits *lim, char *word, struct err *e)
     } else if (!strcmp(word, "priority")) {
         if (!(rc = parse_number(word, value, -1000, 1000, &v, e)))
             lim->priority = (int32_t)v;
+    } else if (!strcmp(word, "connections")) {
+        if (!(rc = parse_number(word, value, 1, 1000000, &v, e)))
+            lim->connections = (uint32_t)v;
+    } else if (!strcmp(word, "queue")) {
+        if (!(rc = parse_number(word, value, 1, 1000000, &v, e)))
+            lim->queue = (uint32_t)v;
+    } else if (!strcmp(word, "admin")) {
+        if (!(rc = parse_number(word, value, 0, 1, &v, e)))
+            lim->admin = v != 0;
     } else {
-        return err_set(e, ERR_FORMAT, "unknown limit '%s' (concurrent, max_tokens, requests_per_min, tokens_per_min, priority)", word);
+        return err_set(e, ERR_FORMAT, "unknown limit '%s' (concurrent, max_tokens, requests_per_min, tokens_per_min, priority, connections, queue, admin)", word);
     }
     return rc;
 }
@@ -192,6 +202,7 @@ int gw_tenants_open(gw_tenants **out, const char *keys_path, const char *api_key
     *out = NULL;
     if (!t)
         return err_set(e, ERR_NOMEM, "tenants");
+    pthread_rwlock_init(&t->lock, NULL);
     if (keys_path && (rc = read_keys(t, keys_path, e)))
         goto out;
     if (api_key) {
@@ -211,10 +222,53 @@ int gw_tenants_open(gw_tenants **out, const char *keys_path, const char *api_key
         rc = err_set(e, ERR_INVALID, "%s: no key in it, so nobody could ask for anything", keys_path ? keys_path : "no keys file and no api key");
         goto out;
     }
+    t->n_named = t->n_tenants;
     *out = t;
     t = NULL;
 out:
     gw_tenants_close(t);
+    return rc;
+}
+
+/* Moves the keys of `from` to t; its tenants are found again by name. With t->lock held for writing. */
+static int adopt(gw_tenants *t, gw_tenants *from, struct err *e)
+{
+    int rc = ERR_OK;
+    size_t *to = calloc(from->n_tenants, sizeof *to);
+    if (!to)
+        return err_set(e, ERR_NOMEM, "table of %zu tenants", from->n_tenants);
+    for (size_t i = 0; i < from->n_tenants && !rc; i++)
+        rc = tenant_index(t, from->tenants[i]->name, &to[i], e);
+    for (size_t i = 0; i < from->n_tenants && !rc; i++) {
+        gw_tenant *n = t->tenants[to[i]];
+        pthread_mutex_lock(&n->lock);
+        n->lim = from->tenants[i]->lim;
+        pthread_mutex_unlock(&n->lock);
+    }
+    if (!rc) {
+        struct row *old = t->rows;
+        for (size_t i = 0; i < from->n_rows; i++)
+            from->rows[i].tenant = to[from->rows[i].tenant];
+        t->rows = from->rows;
+        t->n_rows = from->n_rows;
+        t->cap_rows = from->cap_rows;
+        t->n_named = from->n_tenants;
+        from->rows = old;
+    }
+    free(to);
+    return rc;
+}
+
+int gw_tenants_reload(gw_tenants *t, const char *keys_path, const char *api_key, struct err *e)
+{
+    gw_tenants *fresh;
+    int rc = gw_tenants_open(&fresh, keys_path, api_key, e);
+    if (rc)
+        return rc;
+    pthread_rwlock_wrlock(&t->lock);
+    rc = adopt(t, fresh, e);
+    pthread_rwlock_unlock(&t->lock);
+    gw_tenants_close(fresh);
     return rc;
 }
 
@@ -226,14 +280,31 @@ void gw_tenants_close(gw_tenants *t)
         pthread_mutex_destroy(&t->tenants[i]->lock);
         free(t->tenants[i]);
     }
+    pthread_rwlock_destroy(&t->lock);
     free(t->tenants);
     free(t->rows);
     free(t);
 }
 
-size_t gw_tenants_keys(const gw_tenants *t) { return t->n_rows; }
+static size_t read_size(gw_tenants *t, const size_t *of)
+{
+    pthread_rwlock_rdlock(&t->lock);
+    size_t n = *of;
+    pthread_rwlock_unlock(&t->lock);
+    return n;
+}
+
+size_t gw_tenants_keys(gw_tenants *t) { return read_size(t, &t->n_rows); }
+size_t gw_tenants_count(gw_tenants *t) { return read_size(t, &t->n_named); }
 const char *gw_tenant_name(const gw_tenant *n) { return n->name; }
-const struct gw_tenant_limits *gw_tenant_limits_of(const gw_tenant *n) { return &n->lim; }
+
+struct gw_tenant_limits gw_tenant_limits_of(gw_tenant *n)
+{
+    pthread_mutex_lock(&n->lock);
+    struct gw_tenant_limits lim = n->lim;
+    pthread_mutex_unlock(&n->lock);
+    return lim;
+}
 
 gw_tenant *gw_tenants_find(gw_tenants *t, const char *key, size_t n)
 {
@@ -242,11 +313,14 @@ gw_tenant *gw_tenants_find(gw_tenants *t, const char *key, size_t n)
     if (n == 0 || n > GW_KEY_MAX)
         return NULL;
     hash_sha256(key, n, digest);
+    pthread_rwlock_rdlock(&t->lock);
     for (size_t i = 0; i < t->n_rows; i++) {
         size_t hit = (size_t)0 - (size_t)hash_equal(t->rows[i].digest, digest, HASH_BYTES); /* all ones or zero */
         found = (found & ~hit) | (t->rows[i].tenant & hit);
     }
-    return found == SIZE_MAX ? NULL : t->tenants[found];
+    gw_tenant *hit = found == SIZE_MAX ? NULL : t->tenants[found];
+    pthread_rwlock_unlock(&t->lock);
+    return hit;
 }
 
 /* ---- counters --------------------------------------------------------------------------------------------- */
@@ -296,10 +370,8 @@ int gw_tenant_enter(gw_tenant *n, uint64_t now_ns, uint64_t *retry_ms, struct er
 int gw_tenant_charge(gw_tenant *n, uint64_t tokens, uint64_t now_ns, uint64_t *retry_ms, struct err *e)
 {
     int rc = ERR_OK;
-    if (!n->lim.tokens_per_min)
-        return ERR_OK;
     pthread_mutex_lock(&n->lock);
-    if (!take(&n->tokens, (double)n->lim.tokens_per_min, (double)tokens, now_ns, retry_ms))
+    if (n->lim.tokens_per_min && !take(&n->tokens, (double)n->lim.tokens_per_min, (double)tokens, now_ns, retry_ms))
         rc = err_set(e, ERR_AGAIN, "rate limit of %llu tokens a minute reached", (unsigned long long)n->lim.tokens_per_min);
     pthread_mutex_unlock(&n->lock);
     return rc;
@@ -314,6 +386,64 @@ void gw_tenant_leave(gw_tenant *n, uint64_t output_tokens, uint64_t now_ns)
         refill(&n->tokens, (double)n->lim.tokens_per_min, now_ns);
         n->tokens.level -= (double)output_tokens;
     }
+    pthread_mutex_unlock(&n->lock);
+}
+
+int gw_tenant_connect(gw_tenant *n, struct err *e)
+{
+    int rc = ERR_OK;
+    pthread_mutex_lock(&n->lock);
+    if (n->lim.connections && n->connections >= n->lim.connections)
+        rc = err_set(e, ERR_AGAIN, "%u connections of this key's tenant are open, its limit is %u", n->connections, n->lim.connections);
+    else
+        n->connections++;
+    pthread_mutex_unlock(&n->lock);
+    return rc;
+}
+
+void gw_tenant_disconnect(gw_tenant *n)
+{
+    pthread_mutex_lock(&n->lock);
+    n->connections -= n->connections > 0;
+    pthread_mutex_unlock(&n->lock);
+}
+
+int gw_tenant_wait(gw_tenant *n, uint64_t share, struct err *e)
+{
+    int rc = ERR_OK;
+    pthread_mutex_lock(&n->lock);
+    uint64_t most = n->lim.queue ? n->lim.queue : share;
+    if (most && n->waiting >= most)
+        rc = err_set(e, ERR_AGAIN, "%u requests of this key's tenant are waiting, its share of the queue is %llu", n->waiting, (unsigned long long)most);
+    else
+        n->waiting++;
+    pthread_mutex_unlock(&n->lock);
+    return rc;
+}
+
+void gw_tenant_wait_end(gw_tenant *n)
+{
+    pthread_mutex_lock(&n->lock);
+    n->waiting -= n->waiting > 0;
+    pthread_mutex_unlock(&n->lock);
+}
+
+static struct gw_rate rate_of(struct bucket *b, uint64_t per_min, uint64_t now_ns)
+{
+    struct gw_rate r = {.limit = per_min};
+    if (!per_min)
+        return r;
+    refill(b, (double)per_min, now_ns);
+    r.left = b->level > 0 ? (uint64_t)(b->level + 1e-6) : 0;
+    r.reset_ms = (uint64_t)(((double)per_min - b->level) * 60000.0 / (double)per_min + 0.5);
+    return r;
+}
+
+void gw_tenant_rates(gw_tenant *n, uint64_t now_ns, struct gw_rates *r)
+{
+    pthread_mutex_lock(&n->lock);
+    r->requests = rate_of(&n->requests, n->lim.requests_per_min, now_ns);
+    r->tokens = rate_of(&n->tokens, n->lim.tokens_per_min, now_ns);
     pthread_mutex_unlock(&n->lock);
 }
 

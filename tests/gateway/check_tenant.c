@@ -62,8 +62,8 @@ START_TEST(core)
     ck_assert_ptr_nonnull(a);
     ck_assert_ptr_eq(a, b);
     ck_assert_str_eq(gw_tenant_name(a), "acme");
-    ck_assert_uint_eq(gw_tenant_limits_of(a)->max_tokens, 100);
-    ck_assert_int_eq(gw_tenant_limits_of(a)->priority, 3);
+    ck_assert_uint_eq(gw_tenant_limits_of(a).max_tokens, 100);
+    ck_assert_int_eq(gw_tenant_limits_of(a).priority, 3);
     ck_assert_str_eq(gw_tenant_name(gw_tenants_find(t, "third-key", 9)), "other");
     ck_assert_str_eq(gw_tenant_name(gw_tenants_find(t, "fourth-key", 10)), "default");
     ck_assert_ptr_null(gw_tenants_find(t, "fourth-ke", 9));
@@ -198,6 +198,82 @@ START_TEST(state_key)
 }
 END_TEST
 
+/* New keys and limits in place: who runs keeps its place, an old key is out, a bad file changes nothing. */
+START_TEST(reload)
+{
+    char text[512];
+    struct err e;
+    uint64_t retry;
+    gw_tenants *t;
+    snprintf(text, sizeof text, "%s acme concurrent=1 admin=1\n%s gone\n", hex_of("first-key"), hex_of("second-key"));
+    write_keys(text);
+    ck_assert_msg(!gw_tenants_open(&t, path, NULL, &e), "%s", e.msg);
+    gw_tenant *a = gw_tenants_find(t, "first-key", 9), *gone = gw_tenants_find(t, "second-key", 10);
+    ck_assert(gw_tenant_limits_of(a).admin && !gw_tenant_limits_of(gone).admin);
+    ck_assert_int_eq(gw_tenant_enter(a, 1, &retry, &e), 0);
+    ck_assert_int_eq(gw_tenant_enter(gone, 1, &retry, &e), 0);
+    write_keys("this is no key\n");
+    ck_assert_int_eq(gw_tenants_reload(t, path, NULL, &e), ERR_FORMAT);
+    ck_assert_ptr_eq(gw_tenants_find(t, "first-key", 9), a);
+    snprintf(text, sizeof text, "%s new\n%s acme concurrent=2 connections=1 queue=1\n", hex_of("third-key"), hex_of("fourth-key"));
+    write_keys(text);
+    ck_assert_msg(!gw_tenants_reload(t, path, NULL, &e), "%s", e.msg);
+    ck_assert_ptr_null(gw_tenants_find(t, "first-key", 9));
+    ck_assert_ptr_null(gw_tenants_find(t, "second-key", 10));
+    ck_assert_ptr_eq(gw_tenants_find(t, "fourth-key", 10), a);
+    ck_assert_str_eq(gw_tenant_name(gw_tenants_find(t, "third-key", 9)), "new");
+    ck_assert_uint_eq(gw_tenants_count(t), 2);
+    ck_assert_int_eq(gw_tenant_enter(a, 1, &retry, &e), 0); /* one more now */
+    ck_assert_int_eq(gw_tenant_enter(a, 1, &retry, &e), ERR_AGAIN);
+    ck_assert(!gw_tenant_limits_of(a).admin);
+    gw_tenant_leave(gone, 0, 1); /* a tenant without keys still ends what it runs */
+    ck_assert_int_eq(gw_tenant_connect(a, &e), 0);
+    ck_assert_int_eq(gw_tenant_connect(a, &e), ERR_AGAIN);
+    gw_tenant_disconnect(a);
+    ck_assert_int_eq(gw_tenant_connect(a, &e), 0);
+    ck_assert_int_eq(gw_tenant_wait(a, 100, &e), 0); /* its own bound, not the share */
+    ck_assert_int_eq(gw_tenant_wait(a, 100, &e), ERR_AGAIN);
+    gw_tenant_wait_end(a);
+    ck_assert_int_eq(gw_tenant_wait(a, 100, &e), 0);
+    gw_tenants_close(t);
+}
+END_TEST
+
+START_TEST(rates)
+{
+    char text[256];
+    struct err e;
+    struct gw_rates r;
+    uint64_t retry, now = 1000 * NS_PER_S;
+    gw_tenants *t;
+    snprintf(text, sizeof text, "%s acme requests_per_min=60 tokens_per_min=6000\n%s free\n", hex_of("first-key"), hex_of("other-key"));
+    write_keys(text);
+    ck_assert_msg(!gw_tenants_open(&t, path, NULL, &e), "%s", e.msg);
+    gw_tenant *a = gw_tenants_find(t, "first-key", 9);
+    gw_tenant_rates(a, now, &r);
+    ck_assert_uint_eq(r.requests.limit, 60);
+    ck_assert_uint_eq(r.requests.left, 60);
+    ck_assert_uint_eq(r.requests.reset_ms, 0);
+    ck_assert_int_eq(gw_tenant_enter(a, now, &retry, &e), 0);
+    ck_assert_int_eq(gw_tenant_charge(a, 1500, now, &retry, &e), 0);
+    gw_tenant_rates(a, now, &r);
+    ck_assert_uint_eq(r.requests.left, 59);
+    ck_assert_uint_eq(r.requests.reset_ms, 1000);
+    ck_assert_uint_eq(r.tokens.left, 4500);
+    ck_assert_uint_eq(r.tokens.reset_ms, 15000);
+    gw_tenant_leave(a, 9000, now); /* more than there was: below zero */
+    gw_tenant_rates(a, now, &r);
+    ck_assert_uint_eq(r.tokens.left, 0);
+    ck_assert_uint_eq(r.tokens.reset_ms, 105000);
+    gw_tenant_rates(gw_tenants_find(t, "other-key", 9), now, &r);
+    ck_assert_uint_eq(r.requests.limit + r.tokens.limit, 0);
+    ck_assert_int_eq(gw_tenant_wait(a, 2, &e), 0);
+    ck_assert_int_eq(gw_tenant_wait(a, 2, &e), 0);
+    ck_assert_int_eq(gw_tenant_wait(a, 2, &e), ERR_AGAIN);
+    gw_tenants_close(t);
+}
+END_TEST
+
 int main(void)
 {
     Suite *s = suite_create("gateway/tenant");
@@ -205,6 +281,8 @@ int main(void)
     tcase_add_checked_fixture(c, setup, teardown);
     tcase_add_test(c, core);
     tcase_add_test(c, limits);
+    tcase_add_test(c, reload);
+    tcase_add_test(c, rates);
     tcase_add_loop_test(c, errors, 0, (int)(sizeof bad / sizeof *bad));
     tcase_add_test(c, errors_files);
     tcase_add_test(c, memory);
