@@ -67,6 +67,25 @@ static void print_model(const off_catalog *c, const struct eng_report *r, const 
         printf(" %s %s (%s bytes)%s", r->dtype[i].name, grouped(r->dtype[i].tensors), grouped(r->dtype[i].bytes), i + 1 < r->n_dtypes ? "," : "\n");
 }
 
+/* What a server and a request get that say nothing of their own. */
+static void print_serving(const struct eng_plan *p, const struct eng_report *r)
+{
+    if (r->n_template)
+        printf("template   %s bytes; one question makes %u tokens\n", grouped(r->n_template), r->n_trial);
+    else
+        printf("template   none: completions only\n");
+    printf("serving    context %s, %u sequences, steps of %u tokens\n", grouped(p->serve.ctx), p->serve.seqs, p->serve.chunk);
+    if (p->ctx_switch)
+        printf("  rope     -c beyond %s takes the long list of factors, for every sequence\n", grouped(p->ctx_switch));
+    printf("  sampling temperature %g, top-p %g, top-k %d (%s)\n  ends at ", (double)r->temperature, (double)r->top_p, r->top_k,
+           r->sampling_from_files ? "from the files" : "from the sheet");
+    for (uint32_t i = 0; i < r->n_stop; i++)
+        printf(" %s", r->stop[i]);
+    printf(r->n_stop ? "\n" : " nothing\n");
+    for (uint32_t i = 0; i < p->n_notes; i++)
+        printf("  note     %s\n", p->notes[i]);
+}
+
 static void print_plan(const struct eng_plan *p, const struct eng_report *r, const char *backend)
 {
     printf("plan       %u layers, hidden %u, vocabulary %u, context %s; %s calls in %u segments\n", p->layers, p->hidden, p->vocab, grouped(p->ctx), grouped(p->n_ops),
@@ -81,6 +100,7 @@ static void print_plan(const struct eng_plan *p, const struct eng_report *r, con
         printf("  state    $%s: %u layers, %u fields\n", p->recurrent[i].state, p->recurrent[i].n_layers, p->recurrent[i].n_fields);
     if (r->n_tokens)
         printf("tokenizer  %s tokens for %s rows\n", grouped(r->n_tokens), grouped(p->vocab));
+    print_serving(p, r);
     printf("operators  on %s\n", backend);
     for (size_t i = 0; i < r->n_ops; i++) {
         const struct eng_op_use *u = &r->op[i];
@@ -153,6 +173,19 @@ static void json_plan(struct buf *b, const struct eng_plan *p, const struct eng_
     key_u64(b, "context", p->ctx);
     key_u64(b, "calls", p->n_ops);
     key_u64(b, "tokenizer_tokens", r->n_tokens);
+    key_u64(b, "template_bytes", r->n_template);
+    buf_printf(b, "\"serve\":{\"ctx\":%u,\"seqs\":%u,\"chunk\":%u,\"temperature\":%g,\"top_p\":%g,\"top_k\":%d,\"stop\":[", p->serve.ctx, p->serve.seqs,
+               p->serve.chunk, (double)r->temperature, (double)r->top_p, r->top_k);
+    for (uint32_t i = 0; i < r->n_stop; i++) {
+        json_put_cstr(b, r->stop[i]);
+        buf_char(b, ',');
+    }
+    close_list(b, "]},\"notes\":[");
+    for (uint32_t i = 0; i < p->n_notes; i++) {
+        json_put_cstr(b, p->notes[i]);
+        buf_char(b, ',');
+    }
+    close_list(b, "],");
     key_u64(b, "kv_bytes_per_token", eng_plan_kv_bytes_per_token(p, KRN_BF16));
     key_u64(b, "state_bytes_per_sequence", eng_plan_state_bytes_per_seq(p));
     buf_str(b, "\"operators\":[");

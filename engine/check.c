@@ -4,9 +4,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/model.h"
 #include "engine/ops.h"
 #include "engine/sheet.h"
-#include "engine/tokenizer.h"
 
 static void count_dtypes(const off_catalog *c, struct eng_report *r)
 {
@@ -117,18 +117,51 @@ static int suggest(const off_catalog *c, struct eng_report *r, struct err *e)
     return ERR_OK;
 }
 
-static void check_tokenizer(const off_catalog *c, uint32_t rows, struct eng_report *r)
+/* One question as a client would send it: a template that cannot render this renders nothing. */
+static void trial_chat(struct eng_model *m, struct eng_report *r)
 {
-    eng_tok *t;
+    static const char text[] = "{\"messages\":[{\"role\":\"user\",\"content\":\"Hello\"}]}";
+    struct arena a;
+    struct json *body;
+    struct eng_ids ids = {.max = 1u << 20};
     struct err e = {0};
-    int rc = eng_tok_open(&t, c, rows, &e);
 
-    if (rc) {
-        eng_report_add(r, ENG_ISSUE_TOKENIZER, rc, NULL, NULL, NULL, e.msg);
-        return;
+    arena_init(&a, 64u << 20);
+    int rc = json_parse(&body, text, sizeof text - 1, &json_strict, &a, &e);
+    if (!rc)
+        rc = eng_chat_prompt(m->chat, body, 0, &a, &ids, &e);
+    if (rc)
+        eng_report_add(r, ENG_ISSUE_TEMPLATE, rc, NULL, NULL, NULL, e.msg);
+    r->n_trial = (uint32_t)ids.n;
+    eng_ids_free(&ids);
+    arena_free(&a);
+}
+
+static void check_text(const off_catalog *c, struct eng_plan *p, struct eng_report *r)
+{
+    struct eng_model m = {.catalog = (off_catalog *)c, .plan = p}; /* read only */
+    struct err e = {0};
+    size_t n = 0;
+    int rc = eng_model_attach(&m, &e);
+
+    if (rc)
+        eng_report_add(r, m.tok && m.template_text && !m.chat ? ENG_ISSUE_TEMPLATE : ENG_ISSUE_TOKENIZER, rc, NULL, NULL, NULL, e.msg);
+    r->n_tokens = m.tok ? eng_tok_count(m.tok) : 0;
+    r->n_template = (uint32_t)m.template_len;
+    r->temperature = m.temperature;
+    r->top_p = m.top_p;
+    r->top_k = m.top_k;
+    r->sampling_from_files = m.sampling_from_files;
+    const int32_t *eos = m.tok ? eng_tok_eos(m.tok, &n) : NULL;
+    for (size_t i = 0; i < n && r->n_stop < sizeof r->stop / sizeof *r->stop; i++) {
+        size_t len;
+        const char *piece = eng_tok_piece(m.tok, eos[i], &len);
+        if (piece && (piece = arena_strdup(&r->mem, piece, len)))
+            r->stop[r->n_stop++] = piece;
     }
-    r->n_tokens = eng_tok_count(t);
-    eng_tok_close(t);
+    if (m.chat)
+        trial_chat(&m, r);
+    eng_model_detach(&m);
 }
 
 int eng_check(const off_catalog *c, const struct krn_backend_api *backend, struct eng_report *r, struct eng_plan **plan, struct err *e)
@@ -148,7 +181,7 @@ int eng_check(const off_catalog *c, const struct krn_backend_api *backend, struc
         return rc;
     if (*plan) {
         eng_check_operators(*plan, backend, r);
-        check_tokenizer(c, (*plan)->vocab, r);
+        check_text(c, *plan, r);
     }
     return ERR_OK;
 }

@@ -1,4 +1,4 @@
-/* engine/check.h - can this model run here: files, sheet, tensors, config, operators, tokenizer, without one weight byte.
+/* engine/check.h - can this model run here: files, sheet, tensors, config, operators, tokenizer, chat template, without one weight byte.
  *
  * Owns:      nothing; findings go to the caller's report (engine/report.h).
  * Readers:   `sluice check`, tests. */

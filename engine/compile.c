@@ -353,7 +353,7 @@ static int compile_sheet(struct eng_compiler *c, struct err *e)
     struct unread u = {c, e, ERR_OK};
     int rc;
 
-    if ((rc = check_quantization(c, e)) || (rc = eng_env_u32(&c->env, "ctx", &p->ctx, e)) || (rc = eng_serving(c, e)) || (rc = check_asserts(c, e)) ||
+    if ((rc = check_quantization(c, e)) || (rc = eng_env_u32(&c->env, "ctx", &p->ctx, e)) || (rc = eng_serving(c, e)) || (rc = check_asserts(c, e)) || (rc = eng_notes(c, e)) ||
         (rc = eng_env_u32(&c->env, "layers", &p->layers, e)) || (rc = eng_env_u32(&c->env, "hidden", &p->hidden, e)) || (rc = eng_env_u32(&c->env, "vocab", &p->vocab, e)))
         return rc;
     if (p->layers > LAYERS_MAX)
@@ -478,7 +478,7 @@ int eng_plan_compile(struct eng_plan **out, const off_catalog *cat, const struct
     if (name) {
         rc = eng_plan_compile_sheet(out, s, name, cat, o, rep, e ? e : &own);
     } else {
-        rc = err_set(e ? e : &own, ERR_UNSUPPORTED, "no sheet for %s `%s`", off_catalog_kind(cat) == OFF_GGUF ? "architecture" : "model_type", type ? type : "(none)");
+        rc = err_set(e ? e : &own, ERR_UNSUPPORTED, "no sheet for %s `%s`; `sluice check` names the nearest one and what is missing", off_catalog_kind(cat) == OFF_GGUF ? "architecture" : "model_type", type ? type : "(none)");
         note(rep, e ? e : &own);
     }
     eng_sheets_close(s);

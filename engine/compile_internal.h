@@ -43,6 +43,7 @@ int eng_state_pages(struct eng_compiler *c, const char *name, uint32_t heads, ui
 int eng_state_recurrent(struct eng_compiler *c, const char *name, uint32_t *state, uint32_t *layer, struct err *e);
 /* serving.c: the sheet's `serve` section into the plan, and the context in force. */
 int eng_serving(struct eng_compiler *c, struct err *e);
+int eng_notes(struct eng_compiler *c, struct err *e); /* its `say` section: what holds of it */
 /* rope_table.c: index of the table called name. */
 int eng_rope_table(struct eng_compiler *c, const char *name, uint32_t *table, struct err *e);
 /* segments.c: weights -> records, segments -> record lists. */

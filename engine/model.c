@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/hash.h"
+#include "base/log.h"
 
 enum { TEXT_MAX = 64 << 20, EOS_MAX = 16 };
 
@@ -262,6 +263,8 @@ int eng_model_open(struct eng_model **out, const char *path, const char *alias, 
     if ((rc = off_catalog_open(&m->catalog, path, 0, e)) || (rc = eng_plan_compile(&m->plan, m->catalog, &o, NULL, e)) ||
         (rc = eng_model_attach(m, e)) || (rc = fingerprint(m, e)))
         goto out;
+    for (uint32_t i = 0; i < m->plan->n_notes; i++)
+        log_info("%s: %s", m->id, m->plan->notes[i]);
     *out = m;
     m = NULL;
 out:

@@ -64,6 +64,7 @@ struct eng_plan {
     uint8_t sheet_digest[32];     /* of the merged sheet's canonical text */
     uint32_t vocab, hidden, layers, ctx; /* ctx: what the model was made for */
     struct eng_serving serve;
+    const char *const *notes; uint32_t n_notes; /* the sheet's `say` that holds here: said once at load */
     uint32_t ctx_use;             /* the context this plan was compiled for: what was asked, else serve.ctx */
     uint32_t ctx_switch;          /* contexts up to this and beyond it give different rope tables (longrope); 0: all give the same */
     struct krn_op *ops; uint32_t n_ops;

@@ -16,7 +16,7 @@ void eng_report_free(struct eng_report *r)
 
 const char *eng_issue_name(enum eng_issue k)
 {
-    static const char *const names[ENG_ISSUE_COUNT] = {"file", "sheet", "missing", "shape", "dtype", "unknown", "config", "operator", "tokenizer", "inert"};
+    static const char *const names[ENG_ISSUE_COUNT] = {"file", "sheet", "missing", "shape", "dtype", "unknown", "config", "operator", "tokenizer", "template", "inert"};
     return names[k];
 }
 

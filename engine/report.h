@@ -18,6 +18,7 @@ enum eng_issue {
     ENG_ISSUE_CONFIG,    /* a config key that bears on the result and that nothing reads; an assertion */
     ENG_ISSUE_OPERATOR,  /* no kernel */
     ENG_ISSUE_TOKENIZER, /* none, unknown, or larger than the embedding */
+    ENG_ISSUE_TEMPLATE,  /* it does not parse, or a plain conversation does not render */
     ENG_ISSUE_INERT,     /* not a problem: an unread key without such a meaning */
     ENG_ISSUE_COUNT
 };
@@ -36,6 +37,9 @@ struct eng_report {
     size_t names, bound, excused;      /* tensors in the files; the rest is unknown */
     struct eng_excuse excuse[32]; size_t n_excuses;
     uint32_t n_tokens;                 /* of the tokenizer; 0: it did not open */
+    uint32_t n_template, n_trial;      /* bytes of the chat template; tokens of a trial conversation */
+    float temperature, top_p; int top_k; bool sampling_from_files; /* what a request gets that says nothing */
+    const char *stop[16]; uint32_t n_stop;                         /* pieces that end a turn */
     struct eng_op_use op[256]; size_t n_ops;
     struct eng_dtype_use dtype[KRN_TYPE_COUNT]; size_t n_dtypes;
 };

@@ -1,4 +1,5 @@
-/* The `serve` section of a sheet: expressions over parameters, evaluated before anything that may ask for the context in force. */
+/* What a sheet tells people and servers: `serve`, expressions over parameters, evaluated before anything that may ask for the context
+ * in force; and `say`, sentences with the condition under which they are true of the files at hand. */
 #include <string.h>
 
 #include "engine/compile_internal.h"
@@ -65,5 +66,29 @@ int eng_serving(struct eng_compiler *c, struct err *e)
         return err_prefix(e, rc, "sheet %s", c->env.sheet_name);
     c->p->ctx_use = c->ctx_asked ? c->ctx_asked : r->ctx;
     c->env.ctx_use = c->p->ctx_use;
+    return ERR_OK;
+}
+
+int eng_notes(struct eng_compiler *c, struct err *e)
+{
+    const struct json *s = json_get(c->env.sheet, "say");
+    const char **v;
+    uint32_t n = 0;
+
+    if (!json_is(s, JSON_OBJECT) || !s->n)
+        return ERR_OK;
+    if (!(v = ARENA_ARRAY(c->mem, const char *, s->n)))
+        return err_set(e, ERR_NOMEM, "notes");
+    for (size_t i = 0; i < s->n; i++) {
+        const char *text = json_str(s->members[i].value);
+        struct eng_value x;
+        int rc = text ? eng_env_text(&c->env, text, &x, e) : err_set(e, ERR_FORMAT, "expected a condition in quotes");
+        if (rc)
+            return err_prefix(e, rc, "sheet %s: say `%s`", c->env.sheet_name, s->members[i].key);
+        if (eng_v_truth(&x) && !(v[n++] = arena_strdup(c->mem, s->members[i].key, s->members[i].key_len)))
+            return err_set(e, ERR_NOMEM, "notes");
+    }
+    c->p->notes = v;
+    c->p->n_notes = n;
     return ERR_OK;
 }
