@@ -1,6 +1,8 @@
 # Sluice. `make help` lists the targets; docs/architecture.md is the tour.
 V ?= plain
+ifeq ($(MAKELEVEL),0)
 MAKEFLAGS += -j$(shell nproc 2>/dev/null || echo 1)
+endif
 B := build/$(V)
 CC_plain := $(CC)
 CC_asan  := $(CC)
@@ -22,7 +24,7 @@ LDLIBS    := $(PKG_LIBS) -lm -lpthread
 LINK      := $(OPT_$(V))
 
 # One file per instruction set, with flags of its own; absent from the build where the compiler cannot make it.
-ARCH := $(firstword $(subst -, ,$(shell $(CC) -dumpmachine)))
+ARCH := $(firstword $(subst -, ,$(shell $(CC) -dumpmachine 2>/dev/null)))
 ifeq ($(ARCH),x86_64)
   ISA_avx2   := -mavx2 -mfma -mf16c
   ISA_avx512 := -mavx2 -mfma -mf16c -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512vnni
