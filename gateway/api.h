@@ -36,7 +36,7 @@ struct gw_api {
     int (*parse)(struct gw_chat_req *r, const char *body, size_t n, struct arena *a, struct gw_api_error *ae);
     void (*begin)(struct buf *b, const struct gw_answer_head *h); /* NULL: nothing */
     void (*piece)(struct buf *b, const struct gw_answer_head *h, const struct gw_piece *p);
-    void (*end)(struct buf *b, const struct gw_answer_head *h, const struct eng_usage *u);
+    void (*end)(struct buf *b, const struct gw_answer_head *h, const struct gw_piece *last, const struct eng_usage *u); /* last: how choice 0 ended */
     void (*error)(struct buf *b, const struct gw_api_error *ae); /* in a stream; ends it */
     void (*whole)(struct buf *b, const struct gw_answer_head *h, const struct gw_piece *p, size_t n, const struct eng_usage *u);
 };

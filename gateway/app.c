@@ -5,9 +5,12 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/clock.h"
 #include "base/log.h"
+#include "gateway/anthropic.h"
 #include "gateway/app_internal.h"
 #include "gateway/openai_out.h"
+#include "gateway/small.h"
 #include "gateway/page.h"
 
 static const char json_type[] = "application/json";
@@ -23,9 +26,11 @@ static void answer_json(struct gw_app *a, gw_exchange *x, enum gw_route r, int s
         gw_respond(x, status, json_type, h, n, b->data, b->len);
 }
 
+bool gw_app_anthropic(enum gw_route r) { return r == GW_ROUTE_MESSAGES || r == GW_ROUTE_COUNT; }
+
 void gw_app_error(struct gw_app *a, gw_exchange *x, enum gw_route r, const struct gw_api_error *ae)
 {
-    struct gw_header h[4];
+    struct gw_header h[8];
     char seconds[16];
     struct buf b;
     size_t n = 0;
@@ -40,9 +45,42 @@ void gw_app_error(struct gw_app *a, gw_exchange *x, enum gw_route r, const struc
     if (ae->no_retry)
         h[n++] = (struct gw_header){"x-should-retry", "false"};
     buf_init(&b, 1u << 16);
-    gw_out_error(&b, ae);
-    answer_json(a, x, r, ae->status, h, n, &b);
+    int status = ae->status;
+    if (gw_app_anthropic(r)) {
+        h[n++] = (struct gw_header){"request-id", gw_exchange_id(x)};
+        status = gw_anthropic_error(&b, ae, gw_exchange_id(x));
+    } else {
+        gw_out_error(&b, ae);
+    }
+    answer_json(a, x, r, status, h, n, &b);
     buf_free(&b);
+}
+
+/* OpenAI's names; a reset is the time until the bucket is full again, in its notation ("12.500s"). */
+static void put_rate(struct gw_app_headers *h, const char *const names[3], size_t at, const struct gw_rate *r)
+{
+    if (!r->limit)
+        return;
+    char (*t)[32] = &h->text[at];
+    snprintf(t[0], sizeof t[0], "%llu", (unsigned long long)r->limit);
+    snprintf(t[1], sizeof t[1], "%llu", (unsigned long long)r->left);
+    snprintf(t[2], sizeof t[2], "%llu.%03us", (unsigned long long)(r->reset_ms / 1000), (unsigned)(r->reset_ms % 1000));
+    for (size_t i = 0; i < 3; i++)
+        h->h[h->n++] = (struct gw_header){names[i], t[i]};
+}
+
+void gw_app_headers(struct gw_app_headers *h, enum gw_route r, const gw_exchange *x, gw_tenant *tenant)
+{
+    static const char *const openai[2][3] = {{"x-ratelimit-limit-requests", "x-ratelimit-remaining-requests", "x-ratelimit-reset-requests"},
+                                             {"x-ratelimit-limit-tokens", "x-ratelimit-remaining-tokens", "x-ratelimit-reset-tokens"}};
+    struct gw_rates rates = {0};
+    h->n = 0;
+    if (tenant)
+        gw_tenant_rates(tenant, clock_now_ns(), &rates);
+    put_rate(h, openai[0], 0, &rates.requests);
+    put_rate(h, openai[1], 3, &rates.tokens);
+    if (gw_app_anthropic(r))
+        h->h[h->n++] = (struct gw_header){"request-id", gw_exchange_id(x)};
 }
 
 /* ---- the queue's bound ------------------------------------------------------------------------------------ */
@@ -111,10 +149,12 @@ void gw_app_served_one(struct gw_app *a, const struct eng_usage *u)
 gw_tenant *gw_app_tenant(struct gw_app *a, const struct gw_request *r)
 {
     const char *h = gw_request_header(r, "authorization");
-    if (!h || strncasecmp(h, "Bearer ", 7))
+    if (h && !strncasecmp(h, "Bearer ", 7)) {
+        h += 7;
+        h += strspn(h, " ");
+    } else if (!(h = gw_request_header(r, "x-api-key"))) { /* as Anthropic's clients send it */
         return NULL;
-    h += 7;
-    h += strspn(h, " ");
+    }
     return gw_tenants_find(a->cfg.tenants, h, strlen(h));
 }
 
@@ -122,7 +162,7 @@ static int check_key(struct gw_app *a, const struct gw_request *r, struct gw_api
 {
     if (gw_app_tenant(a, r))
         return 0;
-    gw_api_error_set(ae, 401, "invalid_api_key", NULL, gw_request_header(r, "authorization") ?
+    gw_api_error_set(ae, 401, "invalid_api_key", NULL, gw_request_header(r, "authorization") || gw_request_header(r, "x-api-key") ?
                      "Incorrect API key provided." : "You didn't provide an API key. Send it in an Authorization header: Bearer YOUR_KEY.");
     ae->type = "invalid_request_error"; /* as OpenAI has it for keys */
     return 401;
@@ -133,7 +173,8 @@ static int check_key(struct gw_app *a, const struct gw_request *r, struct gw_api
 static enum gw_route route_of(const char *path)
 {
     static const struct { const char *path; enum gw_route r; } fixed[] = {
-        {"/v1/chat/completions", GW_ROUTE_CHAT}, {"/v1/completions", GW_ROUTE_COMPLETIONS}, {"/v1/models", GW_ROUTE_MODELS}, {"/health", GW_ROUTE_HEALTH}, {"/health/live", GW_ROUTE_HEALTH},
+        {"/v1/chat/completions", GW_ROUTE_CHAT}, {"/v1/completions", GW_ROUTE_COMPLETIONS}, {"/v1/messages", GW_ROUTE_MESSAGES},
+        {"/v1/messages/count_tokens", GW_ROUTE_COUNT}, {"/tokenize", GW_ROUTE_TOKENIZE}, {"/detokenize", GW_ROUTE_DETOKENIZE}, {"/v1/models", GW_ROUTE_MODELS}, {"/health", GW_ROUTE_HEALTH}, {"/health/live", GW_ROUTE_HEALTH},
         {"/ready", GW_ROUTE_READY}, {"/health/ready", GW_ROUTE_READY}, {"/metrics", GW_ROUTE_METRICS},
     };
     for (size_t i = 0; i < sizeof fixed / sizeof *fixed; i++)
@@ -149,7 +190,7 @@ static bool needs_key(const struct gw_app *a, enum gw_route r)
     return !(r == GW_ROUTE_HEALTH || r == GW_ROUTE_READY || r == GW_ROUTE_PAGE || (r == GW_ROUTE_METRICS && a->cfg.metrics_open));
 }
 
-static bool is_post(enum gw_route r) { return r == GW_ROUTE_CHAT || r == GW_ROUTE_COMPLETIONS; }
+static bool is_post(enum gw_route r) { return r <= GW_ROUTE_DETOKENIZE; } /* the first of the list */
 
 static bool is_json(const char *type)
 {
@@ -157,11 +198,13 @@ static bool is_json(const char *type)
     return !type || (!strncasecmp(type, json_type, n) && (!type[n] || strchr("; \t", type[n])));
 }
 
-static int check_chat(struct gw_app *a, const struct gw_request *r, struct gw_api_error *ae)
+static int check_post(struct gw_app *a, enum gw_route route, const struct gw_request *r, struct gw_api_error *ae)
 {
     const char *type = gw_request_header(r, "content-type");
     if (!is_json(type))
         return gw_api_error_set(ae, 415, "unsupported_media_type", NULL, "Expected a body of type application/json, but Content-Type says '%.100s'.", type);
+    if (gw_app_anthropic(route) && gw_anthropic_check_version(gw_request_header(r, "anthropic-version"), ae))
+        return ae->status;
     if (atomic_load(&a->stopping)) {
         gw_api_error_set(ae, 503, "engine_unavailable", NULL, "The server is stopping.");
         ae->retry_after_s = 5;
@@ -187,7 +230,7 @@ static bool on_head(void *ctx, gw_exchange *x, const struct gw_request *r)
         ae.allow = is_post(route) ? "POST" : "GET, HEAD";
     } else if (!needs_key(a, route) || !check_key(a, r, &ae)) {
         if (is_post(route))
-            check_chat(a, r, &ae);
+            check_post(a, route, r, &ae);
     }
     if (!ae.status)
         return true;
@@ -283,6 +326,10 @@ static void on_request(void *ctx, gw_exchange *x, const struct gw_request *r)
     struct gw_app *a = ctx;
     switch (route_of(r->path)) {
     case GW_ROUTE_CHAT: gw_chat_start(a, &gw_api_chat, x, r, gw_app_tenant(a, r)); break;
+    case GW_ROUTE_MESSAGES: gw_chat_start(a, &gw_api_messages, x, r, gw_app_tenant(a, r)); break;
+    case GW_ROUTE_COUNT:
+    case GW_ROUTE_TOKENIZE:
+    case GW_ROUTE_DETOKENIZE: gw_small_start(a, route_of(r->path), x, gw_app_tenant(a, r)); break;
     case GW_ROUTE_COMPLETIONS: gw_chat_start(a, &gw_api_completions, x, r, gw_app_tenant(a, r)); break;
     case GW_ROUTE_MODELS: answer_models(a, x); break;
     case GW_ROUTE_MODEL: answer_model(a, x, r->path + 11); break;

@@ -17,6 +17,10 @@ struct gw_app {
 
 /* Answers with the error object and its headers; counts it. x is dead afterwards. */
 void gw_app_error(struct gw_app *a, gw_exchange *x, enum gw_route r, const struct gw_api_error *ae);
+/* Headers that an answer to a tenant carries beside the usual: what is left of its rates, Anthropic's name of the request's id. */
+struct gw_app_headers { struct gw_header h[8]; size_t n; char text[6][32]; };
+void gw_app_headers(struct gw_app_headers *h, enum gw_route r, const gw_exchange *x, gw_tenant *tenant);
+bool gw_app_anthropic(enum gw_route r); /* errors there have Anthropic's shape */
 /* A place in the queue for a prompt of n tokens, within the tenant's share of it, or 429 in *ae with the seconds after which one should be free. */
 int gw_app_queue_enter(struct gw_app *a, gw_tenant *tenant, const struct gw_served *s, uint32_t n, struct gw_api_error *ae);
 void gw_app_queue_leave(struct gw_app *a, gw_tenant *tenant, uint32_t n);

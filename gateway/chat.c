@@ -458,7 +458,9 @@ static void begin_stream(struct gw_chat *c)
 {
     struct buf b;
     gw_metrics_answer(&c->app->metrics, c->api->route, 200);
-    gw_stream_start(c->x, 200, NULL, NULL, 0, c->api->heartbeat);
+    struct gw_app_headers h;
+    gw_app_headers(&h, c->api->route, c->x, c->tenant);
+    gw_stream_start(c->x, 200, NULL, h.h, h.n, c->api->heartbeat);
     if (!c->api->begin)
         return;
     buf_init(&b, 1u << 20);

@@ -125,7 +125,9 @@ static void answer_whole(struct gw_chat *c)
     }
     if (ok && memory) {
         gw_metrics_answer(&c->app->metrics, c->api->route, 200);
-        gw_respond(c->x, 200, "application/json", NULL, 0, b.data, b.len);
+        struct gw_app_headers h;
+        gw_app_headers(&h, c->api->route, c->x, c->tenant);
+        gw_respond(c->x, 200, "application/json", h.h, h.n, b.data, b.len);
         drop_exchange(c);
     } else if (p && !ok) {
         gw_api_error_set(&ae, 500, "engine_error", NULL, "The answer is longer than this server can hold; ask for a stream.");
@@ -166,7 +168,7 @@ static void write_pieces(struct gw_chat *c, const struct gw_stream_event *failed
         c->api->error(&b, &ae);
     } else if (finished == c->n_choices) {
         struct eng_usage u = sum_usage(c);
-        c->api->end(&b, &c->head, &u);
+        c->api->end(&b, &c->head, &(struct gw_piece){.ended = true, .finish = c->choices[0].end.finish, .stop = c->choices[0].end.stop}, &u);
     }
     lost |= b.failed;
     bool over = lost || failed || finished == c->n_choices;

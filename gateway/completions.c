@@ -40,7 +40,7 @@ static int get_prompts(struct gw_chat_req *r, const struct json *body, struct ar
         const struct json *p = r->prompts[i] = many ? v->items[i] : v;
         if (many)
             snprintf(param, sizeof param, "prompt[%u]", i);
-        if (p->type == JSON_ARRAY && p->n)
+        if (p->type == r->prompts[0]->type && p->type == JSON_ARRAY && p->n)
             rc = check_ids(p, param, ae);
         else if (p->type != JSON_STRING || !p->n || p->type != r->prompts[0]->type)
             rc = gw_api_error_set(ae, 400, "invalid_type", param, "Invalid type for '%s': expected strings that are not empty, or arrays of token ids.", param);
@@ -104,8 +104,9 @@ static void piece(struct buf *b, const struct gw_answer_head *h, const struct gw
     buf_str(b, h->include_usage ? "],\"usage\":null}\n\n" : "]}\n\n");
 }
 
-static void end(struct buf *b, const struct gw_answer_head *h, const struct eng_usage *u)
+static void end(struct buf *b, const struct gw_answer_head *h, const struct gw_piece *last, const struct eng_usage *u)
 {
+    (void)last;
     if (h->include_usage) {
         buf_str(b, "data: ");
         gw_out_head(b, h, "text_completion");

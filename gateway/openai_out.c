@@ -85,8 +85,9 @@ static void piece(struct buf *b, const struct gw_answer_head *h, const struct gw
     }
 }
 
-static void end(struct buf *b, const struct gw_answer_head *h, const struct eng_usage *u)
+static void end(struct buf *b, const struct gw_answer_head *h, const struct gw_piece *last, const struct eng_usage *u)
 {
+    (void)last;
     if (h->include_usage) {
         buf_str(b, "data: ");
         gw_out_head(b, h, "chat.completion.chunk");

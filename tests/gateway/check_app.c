@@ -444,6 +444,72 @@ START_TEST(choices)
 }
 END_TEST
 
+/* Anthropic's API over the wire, and the small questions. */
+START_TEST(messages)
+{
+    struct reply r;
+    prepare_config();
+    open_all();
+#define XKEY "x-api-key: " KEY "\r\nanthropic-version: 2023-06-01\r\nContent-Type: application/json\r\n"
+#define MESSAGES "/v1/messages"
+#define ASK(prompt, more) "{\"model\":\"fake-model\",\"max_tokens\":9,\"messages\":[{\"role\":\"user\",\"content\":\"" prompt "\"}]" more "}"
+    r = ask("POST", MESSAGES, XKEY, ASK("hello", ",\"system\":\"be\""));
+    ck_assert_msg(r.status == 200, "%s", r.body);
+    ck_assert_ptr_nonnull(strcasestr(r.head, "\nrequest-id: req_"));
+    const struct json *v = parse(r.body, r.n);
+    ck_assert_str_eq(str_at(v, "stop_reason"), "max_tokens");
+    ck_assert_str_eq(json_path(v, "usage.input_tokens")->s, "18"); /* system:be, user:hello, less 3 cached */
+    ck_assert_str_eq(json_path(v, "usage.output_tokens")->s, "9");
+    ck_assert(*str_at(json_get(v, "content")->items[0], "text"));
+    r = ask("POST", MESSAGES, XKEY, ASK("!stop 2 !met 2", ",\"stop_sequences\":[\"one\",\"two\"]"));
+    v = parse(r.body, r.n);
+    ck_assert_str_eq(str_at(v, "stop_reason"), "stop_sequence");
+    ck_assert_str_eq(str_at(v, "stop_sequence"), "two");
+    r = ask("POST", MESSAGES, XKEY, ASK("!stop 3", ",\"stream\":true"));
+    ck_assert_int_eq(r.status, 200);
+    const char *last = strstr(r.body, "event: message_delta\ndata: ");
+    ck_assert_ptr_nonnull(last);
+    v = parse(last + 27, strcspn(last + 27, "\n"));
+    ck_assert_str_eq(str_at(v, "delta.stop_reason"), "end_turn");
+    ck_assert_str_eq(json_path(v, "usage.output_tokens")->s, "3");
+    ck_assert_int_eq(strncmp(r.body, "event: message_start\n", 21), 0);
+    ck_assert_ptr_nonnull(strstr(last, "event: message_stop\ndata: {\"type\":\"message_stop\"}\n\n"));
+    r = ask("POST", MESSAGES, XKEY, ASK("!fail 2", ",\"stream\":true"));
+    ck_assert_ptr_nonnull(strstr(r.body, "event: error\ndata: {\"type\":\"error\",\"error\":{\"type\":\"api_error\""));
+    static const struct { const char *headers, *body; int status; const char *type; } bad[] = {
+        {XKEY, "{", 400, "invalid_request_error"}, {XKEY, ASK("x", ",\"tools\":[{}]"), 400, "invalid_request_error"},
+        {"x-api-key: wrong\r\nContent-Type: application/json\r\n", ASK("x", ""), 401, "authentication_error"},
+        {"Content-Type: application/json\r\n", ASK("x", ""), 401, "authentication_error"},
+        {AUTH "anthropic-version: soon\r\n", ASK("x", ""), 400, "invalid_request_error"},
+        {XKEY, "{\"model\":\"other\",\"max_tokens\":1,\"messages\":[{\"role\":\"user\",\"content\":\"x\"}]}", 404, "not_found_error"},
+        {XKEY, ASK("!busy 1", ""), 529, "overloaded_error"}, {XKEY, ASK("!fail 1", ""), 500, "api_error"}};
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        r = ask("POST", MESSAGES, bad[i].headers, bad[i].body);
+        ck_assert_msg(r.status == bad[i].status, "%zu: %d %s", i, r.status, r.body);
+        v = parse(r.body, r.n);
+        ck_assert_str_eq(str_at(v, "type"), "error");
+        ck_assert_str_eq(str_at(v, "error.type"), bad[i].type);
+    }
+    r = ask("POST", MESSAGES "/count_tokens", XKEY, ASK("hello", ""));
+    ck_assert_str_eq(r.body, "{\"input_tokens\":11}");
+    r = ask("POST", MESSAGES "/count_tokens", XKEY, "{\"model\":\"fake-model\"}");
+    ck_assert_str_eq(str_at(parse(r.body, r.n), "error.type"), "invalid_request_error");
+    r = ask("POST", "/tokenize", AUTH, "{\"model\":\"fake-model\",\"prompt\":\"abc\"}");
+    ck_assert_str_eq(r.body, "{\"count\":3,\"max_model_len\":512,\"tokens\":[97,98,99],\"token_strs\":null}");
+    r = ask("POST", "/tokenize", AUTH, "{\"messages\":[{\"role\":\"user\",\"content\":\"x\"}],\"return_token_strs\":true}");
+    ck_assert_str_eq(json_path(parse(r.body, r.n), "count")->s, "7");
+    r = ask("POST", "/detokenize", AUTH, "{\"tokens\":[97,98,99]}");
+    ck_assert_str_eq(r.body, "{\"prompt\":\"abc\"}");
+    expect_error(ask("POST", "/tokenize", AUTH, "{}"), 400, "missing_required_parameter", "prompt");
+    expect_error(ask("POST", "/tokenize", AUTH, "{\"prompt\":[1]}"), 400, "invalid_type", "prompt");
+    expect_error(ask("POST", "/detokenize", AUTH, "{\"tokens\":[5000]}"), 400, "invalid_value", "tokens");
+    expect_error(ask("POST", "/detokenize", AUTH, "{\"tokens\":5}"), 400, "invalid_type", "tokens");
+    expect_error(ask("POST", "/detokenize", AUTH, "{\"model\":\"m\",\"tokens\":[]}"), 404, "model_not_found", "model");
+    expect_error(ask("GET", "/tokenize", AUTH, NULL), 405, "method_not_allowed", "");
+    close_all();
+}
+END_TEST
+
 START_TEST(errors)
 {
     struct reply r;
@@ -544,6 +610,9 @@ START_TEST(tenants)
     expect_error(ask("POST", CHAT, ACME, chat_body("x", "\"max_tokens\":21")), 400, "invalid_value", "max_tokens");
     r = ask("POST", CHAT, ACME, chat_body("x", "\"seed\":3")); /* the limit is also the default */
     expect_text(str_at(json_get(parse(r.body, r.n), "choices")->items[0], "message.content"), 3, 20);
+    ck_assert_ptr_nonnull(strcasestr(r.head, "x-ratelimit-limit-requests: 4\r"));
+    ck_assert_ptr_nonnull(strcasestr(r.head, "x-ratelimit-remaining-requests: 2\r"));
+    ck_assert_ptr_nonnull(strcasestr(r.head, "x-ratelimit-limit-tokens: 1000\r"));
     fd = dial(0);
     send_request(fd, "POST", CHAT, ACME, chat_body("!hang", ""));
     wait_live(1);
@@ -761,4 +830,4 @@ START_TEST(config)
 }
 END_TEST
 
-SUITE("gateway", "app", routes, chats, choices, errors, queue, tenants, leaving, heartbeats, deaths, drain, config)
+SUITE("gateway", "app", routes, chats, choices, messages, errors, queue, tenants, leaving, heartbeats, deaths, drain, config)

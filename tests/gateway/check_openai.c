@@ -305,7 +305,7 @@ START_TEST(answers)
     ck_assert_int_eq(strncmp(h.id, "chatcmpl-", 9), 0);
     gw_api_chat.piece(&b, &h, &(struct gw_piece){.index = 2, .first = true, .text = "x\n\"\xc3\xa9", .n = 5});
     gw_api_chat.piece(&b, &h, &(struct gw_piece){.index = 2, .ended = true, .finish = ENG_STOP});
-    gw_api_chat.end(&b, &h, &u);
+    gw_api_chat.end(&b, &h, NULL, &u);
     p = b.data;
     ev = event_json(&p, &mem);
     ck_assert(json_eq(json_get(ev, "id"), h.id) && json_eq(json_get(ev, "model"), h.model));
@@ -334,7 +334,7 @@ START_TEST(answers)
 
     buf_reset(&b);
     gw_api_completions.piece(&b, &h, &(struct gw_piece){.index = 1, .first = true, .text = "abc", .n = 3, .ended = true, .finish = ENG_LENGTH});
-    gw_api_completions.end(&b, &h, &u);
+    gw_api_completions.end(&b, &h, NULL, &u);
     p = b.data;
     ev = event_json(&p, &mem);
     ck_assert(json_eq(json_get(ev, "object"), "text_completion") && json_eq(json_get(json_get(ev, "choices")->items[0], "text"), "abc"));
