@@ -26,6 +26,7 @@ void arena_free(struct arena *a)
     }
     a->head = NULL;
     a->used = 0;
+    a->full = false;
 }
 
 void arena_reset(struct arena *a)
@@ -39,6 +40,7 @@ void arena_reset(struct arena *a)
         keep->next = NULL;
         keep->used = 0;
     }
+    a->full = false;
     a->used = 0;
 }
 
@@ -49,8 +51,10 @@ void *arena_alloc(struct arena *a, size_t n)
     n = (n + 15) & ~(size_t)15;
     if (n == 0)
         n = 16;
-    if (n > a->bytes_max || a->used > a->bytes_max - n)
+    if (n > a->bytes_max || a->used > a->bytes_max - n) {
+        a->full = true;
         return NULL;
+    }
     struct arena_chunk *c = a->head;
     if (!c || c->size - c->used < n) {
         size_t size = c && c->size < (size_t)1 << 20 ? c->size * 2 : c ? c->size : CHUNK;

@@ -5,12 +5,14 @@
  * Threads:   one owner at a time. */
 #ifndef SLUICE_BASE_ARENA_H
 #define SLUICE_BASE_ARENA_H
+#include <stdbool.h>
 #include <stddef.h>
 
 struct arena_chunk;
 struct arena {
     struct arena_chunk *head; /* newest first */
     size_t used, bytes_max;   /* bytes handed out so far, and their ceiling */
+    bool full;                /* something was refused for that ceiling, not for want of memory */
 };
 
 void arena_init(struct arena *a, size_t bytes_max);

@@ -1,5 +1,7 @@
 #include "cli/cli.h"
 
+#include <errno.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -18,6 +20,17 @@ static void usage(FILE *f)
         fprintf(f, "  %-10s %s\n", verbs[i].name, verbs[i].help);
 }
 
+/* Results that did not arrive (a full disk, a closed stream) are no success. */
+static int flushed(const char *verb, int rc)
+{
+    bool lost = ferror(stdout) != 0;
+    if (fflush(stdout) != 0 || lost) {
+        fprintf(stderr, "sluice %s: standard output: %s\n", verb, lost || !errno ? "not everything could be written" : strerror(errno));
+        return rc ? rc : CLI_FAULT;
+    }
+    return rc;
+}
+
 int cli_main(int argc, char **argv)
 {
     if (argc < 2) {
@@ -30,7 +43,7 @@ int cli_main(int argc, char **argv)
     }
     for (size_t i = 0; i < sizeof verbs / sizeof *verbs; i++)
         if (!strcmp(argv[1], verbs[i].name))
-            return verbs[i].run(argc - 1, argv + 1);
+            return flushed(argv[1], verbs[i].run(argc - 1, argv + 1));
     fprintf(stderr, "sluice: no verb '%s'\n", argv[1]);
     usage(stderr);
     return CLI_USAGE;

@@ -4,7 +4,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/buf.h"
 #include "base/clock.h"
+#include "base/json.h"
 #include "cli/cli.h"
 #include "cli/flags.h"
 #include "cli/verbs.h"
@@ -140,10 +142,14 @@ static int run_rows(struct bench *b, const uint32_t *batches, uint32_t n, struct
     if (rc)
         return rc;
     uint64_t bytes = p->weight_bytes_slot;
-    if (b->f->json)
-        printf("{\"model\":\"%s\",\"kernels\":\"%s\",\"threads\":%u,\"prompt\":%lld,\"gen\":%lld,\"weight_bytes\":%llu,\"read_roof_bytes_s\":%.0f,\"rows\":[",
-               eng_session_model(b->s)->id, eng_session_isa(b->s), c->threads, (long long)b->f->prompt, (long long)b->f->gen, (unsigned long long)bytes, roof);
-    else
+    if (b->f->json) {
+        struct buf id;
+        buf_init(&id, 1u << 20);
+        json_put_cstr(&id, eng_session_model(b->s)->id);
+        printf("{\"model\":%s,\"kernels\":\"%s\",\"threads\":%u,\"prompt\":%lld,\"gen\":%lld,\"weight_bytes\":%llu,\"read_roof_bytes_s\":%.0f,\"rows\":[",
+               id.data ? id.data : "\"\"", eng_session_isa(b->s), c->threads, (long long)b->f->prompt, (long long)b->f->gen, (unsigned long long)bytes, roof);
+        buf_free(&id);
+    } else
         printf("memory read roof %.1f GB/s, weights %.1f MB a token, %u threads, %s\n%5s  %-30s %-30s\n", roof / 1e9, (double)bytes / 1e6, c->threads,
                eng_session_isa(b->s), "batch", "prefill tok/s (min..max)", "decode tok/s (min..max)");
     for (uint32_t i = 0; i < n; i++) {

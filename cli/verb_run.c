@@ -1,4 +1,5 @@
 /* sluice run MODEL: one answer from one model in this process. Text to stdout as it comes, the rest to stderr. */
+#include <errno.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -79,13 +80,17 @@ static int read_text(const struct run_flags *f, struct buf *b, struct err *e)
         return buf_str(b, f->prompt) ? ERR_OK : err_set(e, ERR_LIMIT, "prompt is longer than %zu bytes", b->max);
     FILE *in = !strcmp(f->file, "-") ? stdin : fopen(f->file, "re");
     if (!in)
-        return err_set(e, ERR_INVALID, "%s: cannot be opened", f->file);
+        return err_set(e, ERR_INVALID, "%s: %s", f->file, strerror(errno));
+    int rc = ERR_OK;
     char chunk[8192];
-    for (size_t k; (k = fread(chunk, 1, sizeof chunk, in)) > 0;)
-        buf_add(b, chunk, k);
+    for (size_t k; !rc && (k = fread(chunk, 1, sizeof chunk, in)) > 0;)
+        if (!buf_add(b, chunk, k))
+            rc = err_set(e, ERR_LIMIT, "%s is longer than %zu bytes", f->file, b->max);
+    if (!rc && ferror(in))
+        rc = err_set(e, ERR_INVALID, "%s: %s", f->file, strerror(errno));
     if (in != stdin)
         fclose(in);
-    return b->failed ? err_set(e, ERR_LIMIT, "%s is longer than %zu bytes", f->file, b->max) : ERR_OK;
+    return rc;
 }
 
 static int ids_of(const char *s, struct eng_ids *ids, struct err *e)
@@ -103,29 +108,24 @@ static int ids_of(const char *s, struct eng_ids *ids, struct err *e)
     return ERR_OK;
 }
 
-static int prompt_ids(const struct run_flags *f, const struct eng_model *m, struct eng_ids *ids, struct err *e)
+static int text_ids(const struct run_flags *f, const struct eng_model *m, const struct buf *text, struct eng_ids *ids, struct err *e)
 {
-    if (f->ids)
-        return ids_of(f->ids, ids, e);
-    struct buf text;
     struct arena a;
-    buf_init(&text, 64u << 20);
+    int rc;
     arena_init(&a, 512u << 20);
-    int rc = read_text(f, &text, e);
-    if (!rc && (f->raw || !m->chat)) {
+    if (f->raw || !m->chat) {
         if (f->chat)
             rc = err_set(e, ERR_INVALID, "--chat: the model has no chat template");
         else
-            rc = eng_tok_encode(m->tok, text.data ? text.data : "", text.len, ENG_TOK_ADDED | ENG_TOK_WRAP, ids, e);
-    } else if (!rc) {
+            rc = eng_tok_encode(m->tok, text->data ? text->data : "", text->len, ENG_TOK_ADDED | ENG_TOK_WRAP, ids, e);
+    } else {
         struct json *body = json_new(&a, JSON_OBJECT), *list = json_new(&a, JSON_ARRAY), *msg = json_new(&a, JSON_OBJECT);
         json_set(&a, msg, "role", json_new_str(&a, "user", 4));
-        json_set(&a, msg, "content", json_new_str(&a, text.data ? text.data : "", text.len));
+        json_set(&a, msg, "content", json_new_str(&a, text->data ? text->data : "", text->len));
         json_push(&a, list, msg);
         json_set(&a, body, "messages", list);
         rc = eng_chat_prompt(m->chat, body, clock_wall_s(), &a, ids, e);
     }
-    buf_free(&text);
     arena_free(&a);
     return rc;
 }
@@ -160,13 +160,15 @@ static int answer(const struct run_flags *f, const struct eng_config *c, struct 
     struct eng_ids ids = {.max = 1u << 24};
     eng_engine *g = NULL;
     struct eng_config in_force;
+    struct buf text;
     buf_init(&s.text, 256u << 20);
-    int rc = eng_open(&g, c, on_event, &s, e);
-    if (rc)
+    buf_init(&text, 64u << 20);
+    int rc = f->ids ? ids_of(f->ids, &ids, e) : read_text(f, &text, e); /* before the wait for the weights */
+    if (rc || (rc = eng_open(&g, c, on_event, &s, e)))
         goto out;
     eng_config_in_force(g, &in_force);
     cli_echo_config(&in_force, eng_isa(g));
-    if ((rc = prompt_ids(f, eng_model_of(g), &ids, e)))
+    if (!f->ids && (rc = text_ids(f, eng_model_of(g), &text, &ids, e)))
         goto out;
     uint64_t seed = (uint64_t)f->seed;
     if (f->seed < 0)
@@ -192,6 +194,7 @@ static int answer(const struct run_flags *f, const struct eng_config *c, struct 
 out:
     eng_close(g);
     eng_ids_free(&ids);
+    buf_free(&text);
     eng_ids_free(&s.ids);
     buf_free(&s.text);
     return rc;

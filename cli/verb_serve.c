@@ -23,7 +23,7 @@
 #include "cli/state.h"
 #include "cli/verbs.h"
 
-enum { PATH_BYTES = 4096, GRACE_MS = 5000 };
+enum { PATH_BYTES = 4096, GRACE_MS = 5000, RUN_TRIES = 100 };
 struct serve_flags {
     struct cli_service service;
     const char *host, *tls_cert, *tls_key, *keys, *api_key, *state;
@@ -94,9 +94,35 @@ static bool join(char *out, const char *dir, const char *name)
     return snprintf(out, PATH_BYTES, "%s/%s", dir, name) < PATH_BYTES;
 }
 
+/* A directory whose lock is ours. Its name may be taken: containers that share a state directory count their processes from 1 each,
+ * and a server that is just sweeping holds a new lock for a moment. s->run is set only once it is ours to remove. */
+static int make_run(struct server *s, struct err *e)
+{
+    char run[PATH_BYTES], path[PATH_BYTES], name[48];
+    for (unsigned i = 0; i < RUN_TRIES; i++) {
+        snprintf(name, sizeof name, i ? "run-%ld.%u" : "run-%ld", (long)getpid(), i);
+        if (!join(run, s->state, name) || !join(s->engine_path, run, "engine.conf") || !join(s->gateway_path, run, "gateway.conf") || !join(path, run, "lock"))
+            return err_set(e, ERR_INVALID, "%s: the path is too long", s->state);
+        int rc = cli_state_make(run, e);
+        if (rc)
+            return rc;
+        s->lock = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+        if (s->lock >= 0 && !flock(s->lock, LOCK_EX | LOCK_NB)) {
+            snprintf(s->run, sizeof s->run, "%s", run);
+            return ERR_OK;
+        }
+        int why = errno;
+        if (s->lock >= 0)
+            close(s->lock);
+        s->lock = -1;
+        if (why != EWOULDBLOCK && why != ENOENT)
+            return err_set(e, ERR_IO, "%s: %s", path, strerror(why));
+    }
+    return err_set(e, ERR_IO, "%s: run-%ld and %d more names are in use", s->state, (long)getpid(), RUN_TRIES - 1);
+}
+
 static int make_dirs(struct server *s, struct err *e)
 {
-    char path[PATH_BYTES], name[32];
     if (cli_state_dir(s->f.state, s->state, sizeof s->state))
         return err_set(e, ERR_INVALID, "no home directory for the state: give --state DIR");
     int rc = cli_state_make(s->state, e);
@@ -111,15 +137,7 @@ static int make_dirs(struct server *s, struct err *e)
     if (rc)
         return rc;
     sweep(s->state);
-    snprintf(name, sizeof name, "run-%ld", (long)getpid());
-    if (!join(s->run, s->state, name) || (rc = cli_state_make(s->run, e)))
-        return rc ? rc : err_set(e, ERR_INVALID, "%s: the path is too long", s->state);
-    if (!join(s->engine_path, s->run, "engine.conf") || !join(s->gateway_path, s->run, "gateway.conf") || !join(path, s->run, "lock"))
-        return err_set(e, ERR_INVALID, "%s: the path is too long", s->state);
-    s->lock = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
-    if (s->lock < 0 || flock(s->lock, LOCK_EX | LOCK_NB))
-        return err_set(e, ERR_IO, "%s: %s", path, strerror(errno));
-    return ERR_OK;
+    return make_run(s, e);
 }
 
 static int write_file(const char *path, struct buf *b, struct err *e)
@@ -194,7 +212,10 @@ static void announce(struct server *s)
         printf("export OPENAI_API_KEY=%s\n", key);
     if (!f->no_tls)
         printf("export NODE_EXTRA_CA_CERTS='%s'\nexport SSL_CERT_FILE='%s'\n", s->ca, s->ca);
-    fflush(stdout);
+    if (fflush(stdout)) { /* nobody reads it: no reason to stop serving */
+        log_warn("standard output: %s", strerror(errno));
+        clearerr(stdout);
+    }
     s->announced = true;
     cli_tell(f->service.ready_fd, "ready\n");
 }

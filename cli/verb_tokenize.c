@@ -114,6 +114,8 @@ static int decode(const eng_tok *t, const struct options *o, const struct buf *i
     int rc = ERR_OK;
     buf_init(&text, INPUT_MAX);
     eng_detok_init(&d);
+    if (in->data && strlen(in->data) != in->len)
+        rc = err_set(e, ERR_INVALID, "expected ids, found a zero byte at %zu", strlen(in->data));
     for (const char *p = in->data ? in->data : ""; !rc && *(p += strspn(p, " ,\t\r\n[]"));) {
         char *end;
         errno = 0;

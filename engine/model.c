@@ -268,6 +268,8 @@ int eng_model_open(struct eng_model **out, const char *path, const char *alias, 
     *out = m;
     m = NULL;
 out:
+    if (rc == ERR_INVALID) /* no value of the caller's: a config or a file that a sheet cannot make sense of */
+        rc = e->code = ERR_FORMAT;
     eng_model_close(m);
     return rc;
 }

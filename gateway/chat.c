@@ -17,6 +17,8 @@
 #include "gateway/chat_internal.h"
 #include "gateway/openai_out.h"
 
+#define PROMPT_BYTES_PER_TOKEN 16 /* more than text has: a request that is longer and hits a bound is too long for the context */
+
 static void choices_free(struct gw_chat *c)
 {
     for (uint32_t i = 0; i < c->n_choices; i++) {
@@ -221,6 +223,10 @@ static int prompt_error(struct gw_chat *c, const struct err *e)
         return gw_api_error_set(&c->ae, 400, "context_length_exceeded", what,
                                 "This model's maximum context length is %u tokens. However, your %s resulted in more than %zu tokens. Please reduce the length of the %s.",
                                 c->served->d.ctx, what, c->ids.max, what);
+    if (e->code == ERR_LIMIT && c->body_n / PROMPT_BYTES_PER_TOKEN > c->served->d.ctx)
+        return gw_api_error_set(&c->ae, 400, "context_length_exceeded", what,
+                                "This model's maximum context length is %u tokens. However, your request has %zu bytes, more than this server renders. Please reduce the length of the %s.",
+                                c->served->d.ctx, c->body_n, what);
     if (e->code == ERR_NOMEM)
         return gw_api_error_set(&c->ae, 400, "prompt_too_large", what, "The %s need more memory than this server gives one request: %s", what, e->msg);
     return gw_api_error_set(&c->ae, 400, "invalid_value", what, "The %s cannot be rendered for this model: %s", what, e->msg);

@@ -239,6 +239,9 @@ int gw_parse_body(const char *body, size_t n, struct arena *a, struct json **tre
 {
     struct err e;
     int rc = json_parse(tree, body, n, &json_strict, a, &e);
+    if (rc == ERR_NOMEM && a->full) /* the request's doing: sent again it would end the same way */
+        return gw_api_error_set(ae, 400, "prompt_too_large", NULL, "The JSON of your request needs more than the %zu bytes of memory that this server gives one request.",
+                                a->bytes_max);
     if (rc == ERR_NOMEM)
         return gw_api_error_set(ae, 503, NULL, NULL, "Out of memory while reading the request.");
     if (rc)

@@ -1,6 +1,7 @@
 /* The whole server as a user has it: the program itself on a made-up model, over TLS. Restarts, drains, and what a kill leaves. */
 #include <fcntl.h>
 #include <signal.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -40,6 +41,20 @@ static void teardown(void)
 
 struct proc { pid_t pid; int out; char text[4096]; size_t n; };
 
+static bool name_taken;
+
+/* As if another server, in a container of its own, had this process number too and shared the state directory. */
+static void take_name(void)
+{
+    char path[128];
+    mkdir(state, 0700);
+    int n = snprintf(path, sizeof path, "%s/run-%d", state, (int)getpid());
+    mkdir(path, 0700);
+    snprintf(path + n, sizeof path - (size_t)n, "/lock");
+    if (flock(open(path, O_RDWR | O_CREAT, 0600), LOCK_EX)) /* lives on in the program, which cannot know */
+        _exit(125);
+}
+
 static void start(struct proc *p, const char *const *args)
 {
     int fds[2];
@@ -51,6 +66,8 @@ static void start(struct proc *p, const char *const *args)
     p->pid = fork();
     if (!p->pid) {
         char log[128];
+        if (name_taken)
+            take_name();
         snprintf(log, sizeof log, "%s/log", dir);
         dup2(fds[1], 1);
         dup2(open(log, O_WRONLY | O_CREAT | O_APPEND, 0600), 2);
@@ -205,6 +222,25 @@ static unsigned runs_left(void)
     return n;
 }
 
+/* So long that rendering hits a bound of its own: for the client a prompt too long all the same. */
+static void too_long(const struct gw_client *c)
+{
+    struct err e = {0};
+    struct answer a = {0};
+    struct buf b;
+    int status;
+    buf_init(&a.raw, 1 << 20);
+    buf_init(&b, 64 << 20);
+    buf_printf(&b, "{\"model\":\"%s\",\"messages\":[{\"role\":\"user\",\"content\":\"", model_id);
+    for (size_t i = 0; i < 17u << 20; i += 16)
+        buf_str(&b, "sixteen bytes,  ");
+    buf_str(&b, "\"}]}");
+    OK(gw_client_call(c, "/v1/chat/completions", b.data, b.len, &status, on_data, &a, &e));
+    ck_assert_msg(status == 400 && strstr(a.raw.data, "\"context_length_exceeded\"") && strstr(a.raw.data, "bytes"), "%d %s", status, a.raw.data);
+    buf_free(&a.raw);
+    buf_free(&b);
+}
+
 START_TEST(core)
 {
     struct proc p;
@@ -224,6 +260,7 @@ START_TEST(core)
     ck_assert_int_eq(get(&c, "/v1/models", &b), 401);
     buf_free(&b);
     c.key = key;
+    too_long(&c);
     char *t1 = stream(&c, 40, 0, 0, 0), *t2 = stream(&c, 40, 0, 0, 0);
     ck_assert(strlen(t1) >= 40 && !strcmp(t1, t2));
     ck_assert_int_eq(finish_with(&p, SIGTERM), 0);
@@ -361,6 +398,26 @@ START_TEST(killed)
 }
 END_TEST
 
+/* A server whose directory's name is in use takes another, and leaves the other's alone. */
+START_TEST(taken)
+{
+    struct proc p;
+    struct gw_client c;
+    struct stat st;
+    char path[128];
+    setup();
+    name_taken = true;
+    start_server(&p, &c, NULL, NULL);
+    name_taken = false;
+    ck_assert_uint_eq(runs_left(), 2);
+    ck_assert_int_eq(finish_with(&p, SIGTERM), 0);
+    ck_assert_uint_eq(runs_left(), 1);
+    snprintf(path, sizeof path, "%s/run-%d/lock", state, (int)p.pid);
+    ck_assert_int_eq(stat(path, &st), 0);
+    teardown();
+}
+END_TEST
+
 static int once(const char *a, const char *b, const char *c, const char *d)
 {
     struct proc p;
@@ -429,4 +486,4 @@ START_TEST(apart)
 }
 END_TEST
 
-SUITE("cli", "serve", core, restart, mock, loop, killed, errors, apart)
+SUITE("cli", "serve", core, restart, mock, loop, killed, taken, errors, apart)

@@ -1,0 +1,75 @@
+/* The program as a shell calls it: prompts that cannot be read, results that cannot be written, streams that came closed. */
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "tests/support/make_model.h"
+#include "tests/support/suite.h"
+#include "tests/support/tiny_llama.h"
+
+static char program[4096], *dir;
+
+static void setup(void)
+{
+    ssize_t n = readlink("/proc/self/exe", program, sizeof program - 32);
+    ck_assert(n > 0);
+    program[n] = 0; /* BUILD/tests/cli/check_run */
+    for (int i = 0; i < 3; i++)
+        *strrchr(program, '/') = 0;
+    strcat(program, "/sluice");
+    dir = mm_tmpdir();
+    char cmd[600];
+    snprintf(cmd, sizeof cmd, "mkdir '%s/bad' && cp tests/data/models/llama-tied/*.* '%s/bad' && sed -i 's/\\(num_attention_heads\": \\)9/\\1true/' '%s/bad/config.json'",
+             dir, dir, dir);
+    ck_assert_int_eq(system(cmd), 0);
+    tiny_llama_write(mm_path(dir, "tiny.gguf"), &(struct tiny_llama){.seed = 5});
+}
+
+/* `sluice ARGS` by sh in the folder of the model; its exit code. What it said on stderr is in *err, for the caller to free. */
+static int sh(const char *args, char **err)
+{
+    char cmd[6000];
+    size_t n;
+    snprintf(cmd, sizeof cmd, "cd '%s' && ulimit -v %s && { timeout 60 '%s' %s; } 2>err", dir,
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+             "unlimited",
+#else
+             "4000000",
+#endif
+             program, args);
+    int status = system(cmd);
+    *err = mm_read(mm_path(dir, "err"), &n);
+    ck_assert_msg(WIFEXITED(status), "%s: ended by signal: %s", args, *err);
+    return WEXITSTATUS(status);
+}
+
+START_TEST(core)
+{
+    static const struct { const char *args; int code; const char *says; } l[] = {
+        {"run tiny.gguf -p hi -n 3 >out && test -s out", 0, "prompt"},
+        {"run tiny.gguf -n 3 -f . >out", 2, ".: Is a directory"},
+        {"run tiny.gguf -n 3 -f none >out", 2, "none: No such file"},
+        {"run tiny.gguf -n 3 -f /dev/zero >out", 3, "longer than"},
+        {"run none.gguf -n 3 -f . >out", 2, "Is a directory"}, /* before the weights are opened */
+        {"run tiny.gguf -p hi -n 3 >/dev/full", 3, "standard output: "},
+        {"run tiny.gguf -p hi -n 3 --json >/dev/full", 3, "standard output: "},
+        {"check tiny.gguf >/dev/full", 3, "standard output: "},
+        {"run tiny.gguf -p hi -n 3 >&-", 3, "standard output: "},
+        {"run tiny.gguf -p hi -n 3 <&- >out && test -s out", 0, "prompt"},
+        {"tokenize tiny.gguf <&- >out", 3, "standard input"},
+        {"tokenize tiny.gguf --decode <tiny.gguf >out", 2, "zero byte at"},
+        {"bench tiny.gguf --json -p 4 -n 2 -r 1 -t 1 --alias 'a\"b' >out && grep -q 'model\":\"a.\"b\"' out", 0, ""},
+        {"run bad -p hi -n 3 >out", 3, "expected a number, found a truth value"}, /* not the user's flag, but the model's config */
+        {"check none.gguf >/dev/full", 1, "none.gguf"}, /* the answer counts first */
+    };
+    char *err;
+    setup();
+    for (size_t i = 0; i < sizeof l / sizeof *l; i++) {
+        int code = sh(l[i].args, &err);
+        ck_assert_msg(code == l[i].code && strstr(err, l[i].says), "%s: exit code %d, expected %d with \"%s\": %s", l[i].args, code, l[i].code, l[i].says, err);
+        free(err);
+    }
+    mm_rmdir(dir);
+}
+END_TEST
+
+SUITE("cli", "run", core)
