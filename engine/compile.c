@@ -478,7 +478,8 @@ int eng_plan_compile(struct eng_plan **out, const off_catalog *cat, const struct
     if (name) {
         rc = eng_plan_compile_sheet(out, s, name, cat, o, rep, e ? e : &own);
     } else {
-        rc = err_set(e ? e : &own, ERR_UNSUPPORTED, "no sheet for %s `%s`; `sluice check` names the nearest one and what is missing", off_catalog_kind(cat) == OFF_GGUF ? "architecture" : "model_type", type ? type : "(none)");
+        rc = err_set(e ? e : &own, ERR_UNSUPPORTED, "no sheet for %s `%s`%s", off_catalog_kind(cat) == OFF_GGUF ? "architecture" : "model_type", type ? type : "(none)",
+                     rep ? "" : "; `sluice check` names the nearest one and what is missing");
         note(rep, e ? e : &own);
     }
     eng_sheets_close(s);

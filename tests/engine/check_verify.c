@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "engine/verify.h"
+#include "tests/support/make_model.h"
 
 /* Every folder of tests/data/models that has a reference: a family joins by its data alone. */
 static char fixtures[64][128];
@@ -53,6 +54,35 @@ START_TEST(fixture)
     ck_assert_msg(rc == ERR_OK, "%s, %s: %s", dir, settings[k].what, e.msg);
     ck_assert_msg(v.failed == 0 && v.passed >= 24, "%s, %s:\n%s", dir, settings[k].what, text);
     free(text);
+}
+END_TEST
+
+/* The same config in the newer spelling, where a fixture has it. */
+START_TEST(spelling)
+{
+    struct err e = {0};
+    int rc;
+    char ref[160], newer[200], pattern[160];
+    glob_t g;
+    snprintf(ref, sizeof ref, "%s/reference", fixtures[_i]);
+    snprintf(newer, sizeof newer, "%s/config-newer.json", ref);
+    if (access(newer, R_OK))
+        return;
+    char *dir = mm_tmpdir();
+    snprintf(pattern, sizeof pattern, "%s/*.*", fixtures[_i]);
+    ck_assert_int_eq(glob(pattern, 0, NULL, &g), 0);
+    for (size_t i = 0; i < g.gl_pathc; i++) {
+        const char *base = strrchr(g.gl_pathv[i], '/') + 1;
+        char *full = realpath(strcmp(base, "config.json") ? g.gl_pathv[i] : newer, NULL);
+        ck_assert(full && !symlink(full, mm_path(dir, base)));
+        free(full);
+    }
+    globfree(&g);
+    struct eng_verify v = {.what = ENG_VERIFY_ALL, .ref = ref, .c = {.model_path = dir, .threads = 1, .precision = KRN_PREC_F32, .kv_type = KRN_TYPE_COUNT}};
+    char *text = output(&v, &rc, &e);
+    ck_assert_msg(rc == ERR_OK && v.failed == 0 && v.passed >= 24, "%s: %s\n%s", newer, e.msg, text);
+    free(text);
+    mm_rmdir(dir);
 }
 END_TEST
 
@@ -105,6 +135,7 @@ int main(void)
     TCase *t = tcase_create("core");
     tcase_set_timeout(t, 240);
     tcase_add_loop_test(t, fixture, 0, n_fixtures * N_SETTINGS);
+    tcase_add_loop_test(t, spelling, 0, n_fixtures);
     tcase_add_test(t, notices);
     tcase_add_loop_test(t, real, 0, 2);
     suite_add_tcase(s, t);
