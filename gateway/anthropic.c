@@ -95,7 +95,9 @@ static int check_unsupported(const struct json *body, struct gw_api_error *ae)
         return gw_api_error_set(ae, 400, "unsupported_parameter", "tools", "tools: not supported by this server");
     if (choice && !json_eq(json_get(choice, "type"), "none") && !json_eq(json_get(choice, "type"), "auto"))
         return gw_api_error_set(ae, 400, "unsupported_parameter", "tool_choice", "tool_choice: not supported by this server");
-    if (thinking && !json_eq(json_get(thinking, "type"), "disabled"))
+    if (json_get(gw_field(body, "output_config"), "format"))
+        return gw_api_error_set(ae, 400, "unsupported_parameter", "output_config", "output_config.format: not supported by this server");
+    if (thinking && !json_eq(json_get(thinking, "type"), "disabled") && !json_eq(json_get(thinking, "type"), "adaptive"))
         return gw_api_error_set(ae, 400, "unsupported_parameter", "thinking", "thinking: not supported by this server");
     if (gw_field(body, "mcp_servers") || gw_field(body, "container"))
         return gw_api_error_set(ae, 400, "unsupported_parameter", "container", "mcp_servers, container: not supported by this server");

@@ -98,12 +98,76 @@ def shapes_of_messages():
 def errors():
     make = client.chat.completions.create
     expect(openai.BadRequestError, lambda: make(model=model, messages=ASK, temperature=3), param="temperature", code="invalid_value", type="invalid_request_error")
-    expect(openai.BadRequestError, lambda: make(model=model, messages=ASK, n=2), param="n", code="unsupported_value")
+    expect(openai.BadRequestError, lambda: make(model=model, messages=ASK, n=200), param="n", code="invalid_value")
+    expect(openai.BadRequestError, lambda: make(model=model, messages=ASK, logit_bias={"99999": 1}), param="logit_bias")
     expect(openai.BadRequestError, lambda: make(model=model, messages=ASK, response_format={"type": "json_object"}), param="response_format")
     expect(openai.NotFoundError, lambda: make(model="other", messages=ASK), param="model", code="model_not_found")
     expect(openai.BadRequestError, lambda: make(model=model, messages=[{"role": "user", "content": "x " * 5000}], stream=True), code="context_length_exceeded")
     expect(openai.AuthenticationError, lambda: openai.OpenAI(api_key="sk-wrong-key").models.list(), code="invalid_api_key")
     expect(openai.NotFoundError, lambda: client.embeddings.create(model=model, input="x"), code="unknown_url")
+
+
+def choices():
+    r = random_client.chat.completions.create(model=random_model, messages=ASK, n=4, temperature=1, seed=5, max_tokens=12)
+    texts = [c.message.content for c in r.choices]
+    assert [c.index for c in r.choices] == [0, 1, 2, 3] and len(set(texts)) > 1, texts
+    assert r.usage.completion_tokens == 48
+    again = [""] * 4
+    ends = 0
+    for chunk in random_client.chat.completions.create(model=random_model, messages=ASK, n=4, temperature=1, seed=5, max_tokens=12, stream=True):
+        for c in chunk.choices:
+            again[c.index] += c.delta.content or ""
+            ends += c.finish_reason == "length"
+    assert again == texts and ends == 4, (again, texts)
+
+
+def logprobs():
+    r = client.chat.completions.create(model=model, messages=ASK, temperature=0, logprobs=True, top_logprobs=5)
+    c = r.choices[0]
+    assert "".join(t.token for t in c.logprobs.content) == c.message.content == CHAIN
+    for t in c.logprobs.content:
+        assert t.logprob <= 0 and len(t.top_logprobs) == 5 and t.top_logprobs[0].token == t.token and bytes(t.bytes).decode() == t.token
+        assert [a.logprob for a in t.top_logprobs] == sorted((a.logprob for a in t.top_logprobs), reverse=True)
+    seen = []
+    for chunk in client.chat.completions.create(model=model, messages=ASK, temperature=0, logprobs=True, stop=["lmn"], stream=True):
+        if chunk.choices and chunk.choices[0].logprobs:
+            seen += chunk.choices[0].logprobs.content
+    assert "".join(t.token for t in seen) == CHAIN[:11], seen  # what the stop string cut away does not show
+    assert seen[3] == c.logprobs.content[3] or seen[3].logprob == c.logprobs.content[3].logprob
+
+
+def biased():
+    base = client.base_url.join("../").join("tokenize")
+    ids = client.post(str(base), cast_to=object, body={"model": model, "prompt": "c", "add_special_tokens": False})["tokens"]
+    assert len(ids) == 1, ids
+    r = client.chat.completions.create(model=model, messages=ASK, temperature=0, max_tokens=6, logit_bias={str(ids[0]): -100})
+    assert "c" not in r.choices[0].message.content and r.choices[0].message.content.startswith("ab"), r
+    r = client.chat.completions.create(model=model, messages=ASK, temperature=0, max_tokens=6, logit_bias={str(ids[0]): 100}, presence_penalty=1, frequency_penalty=0.5)
+    assert r.choices[0].message.content == "cccccc", r
+    r = client.chat.completions.create(model=model, messages=ASK, temperature=0, extra_body={"min_tokens": 50, "ignore_eos": True, "repetition_penalty": 1.0}, max_tokens=50)
+    assert r.usage.completion_tokens == 50 and r.choices[0].finish_reason == "length"
+
+
+def completions():
+    make = client.completions.create
+    r = make(model=model, prompt="xyz", temperature=0, max_tokens=5, logprobs=2)
+    assert r.object == "text_completion" and r.choices[0].text == "01234" and r.choices[0].finish_reason == "length", r
+    lp = r.choices[0].logprobs
+    assert lp.tokens == list("01234") and lp.text_offset == [0, 1, 2, 3, 4] and len(lp.token_logprobs) == 5 and len(lp.top_logprobs[0]) >= 2, lp
+    r = make(model=model, prompt=["a", "m"], temperature=0, max_tokens=3, n=2, echo=True)
+    assert [c.text for c in r.choices] == ["abcd", "abcd", "mnop", "mnop"], r
+    ids = client.post(str(client.base_url.join("../").join("tokenize")), cast_to=object, body={"prompt": "klm"})["tokens"]
+    r = make(model=model, prompt=ids, temperature=0, max_tokens=3)
+    assert r.choices[0].text == "nop", r
+    text, usage = "", None
+    for chunk in make(model=model, prompt=[ids, ids], temperature=0, max_tokens=40, stream=True, stop="t", stream_options={"include_usage": True}):
+        usage = chunk.usage or usage
+        text += "".join(c.text for c in chunk.choices)
+    assert sorted(text) == sorted("nopqrs" * 2) and usage.total_tokens > 0, text
+    back = client.post(str(client.base_url.join("../").join("detokenize")), cast_to=object, body={"tokens": ids})["prompt"]
+    assert "klm" in back, back
+    expect(openai.BadRequestError, lambda: make(model=model, prompt="x", suffix="y"), param="suffix")
+    expect(openai.BadRequestError, lambda: make(model=model, prompt=[10**6]), param="prompt")
 
 
 def at_once():
@@ -177,5 +241,6 @@ random_model = random_client.models.list().data[0].id
 os.environ.update(chain.env)
 
 sys.exit(run([("models", models), ("a stream", streamed), ("a whole answer", whole), ("max_tokens and stop", lengths_and_stops),
-              ("shapes of messages", shapes_of_messages), ("errors", errors), ("twelve at once", at_once), ("the async client", asynchronous),
+              ("shapes of messages", shapes_of_messages), ("errors", errors), ("several choices", choices), ("logprobs", logprobs),
+              ("biases and penalties", biased), ("completions", completions), ("twelve at once", at_once), ("the async client", asynchronous),
               ("seeds", seeded), ("a client that leaves", leaving), ("the engine killed in mid-stream", engine_killed), ("SIGTERM", stops)]))

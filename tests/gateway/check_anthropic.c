@@ -32,7 +32,7 @@ START_TEST(core)
     struct gw_api_error ae;
     arena_init(&mem, 16u << 20);
     ck_assert_msg(!parse(WITH("\"system\":\"be brief\",\"stop_sequences\":[\"END\",\"\\n\\n\"],\"temperature\":1,\"top_p\":0.5,\"top_k\":5,\"stream\":true,"
-                              "\"metadata\":{\"user_id\":\"u\"},\"tools\":[],\"thinking\":{\"type\":\"disabled\"},\"tool_choice\":{\"type\":\"auto\"}"), &r, &ae), "%s", ae.msg);
+                              "\"metadata\":{\"user_id\":\"u\"},\"tools\":[],\"thinking\":{\"type\":\"adaptive\"},\"output_config\":{\"effort\":\"low\"},\"tool_choice\":{\"type\":\"auto\"}"), &r, &ae), "%s", ae.msg);
     ck_assert(r.stream && r.max_tokens == 7 && r.n == 1 && r.n_prompts == 1 && !r.prompts && r.n_stops == 2 && !strcmp(r.stops[0], "END"));
     ck_assert(r.sampling.temperature == 1 && r.sampling.top_p == 0.5f && r.sampling.top_k == 5 && !r.seed_given && !r.ignore_eos);
     expect_messages(&r, "[{\"role\":\"system\",\"content\":\"be brief\"},{\"role\":\"user\",\"content\":\"hi\"}]");
@@ -68,7 +68,7 @@ static const struct { const char *body, *says; } bad[] = {
     {WITH("\"temperature\":1.5"), "temperature"}, {WITH("\"top_p\":-1"), "top_p"}, {WITH("\"top_k\":-1"), "top_k"}, {WITH("\"stop_sequences\":[\"\"]"), "stop_sequences[0]"},
     {WITH("\"stop_sequences\":5"), "stop_sequences"}, {WITH("\"metadata\":5"), "metadata"}, {WITH("\"tools\":[{\"name\":\"f\"}]"), "tools"},
     {WITH("\"tool_choice\":{\"type\":\"any\"}"), "tool_choice"}, {WITH("\"thinking\":{\"type\":\"enabled\",\"budget_tokens\":2000}"), "thinking"},
-    {WITH("\"mcp_servers\":[]"), "mcp_servers"},
+    {WITH("\"mcp_servers\":[]"), "mcp_servers"}, {WITH("\"output_config\":{\"format\":{\"type\":\"json_schema\"}}"), "output_config.format"},
 };
 
 START_TEST(errors)
