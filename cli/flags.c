@@ -15,7 +15,7 @@ static const char *const kv_types[] = {"auto", "f32", "f16", "bf16", NULL};
 #define AT(field) offsetof(struct cli_engine, field)
 const struct cli_flag cli_engine_flags[] = {
     {{"model", CONF_STR, AT(model), 0, 0, NULL}, "-m", "MODEL", "a .gguf file, or a directory with config.json and safetensors"},
-    {{"alias", CONF_STR, AT(alias), 0, 0, NULL}, NULL, "NAME", "the model's name towards clients (default: its file's name)"},
+    {{"alias", CONF_STR, AT(alias), 0, 0, NULL}, NULL, "NAME", "the model's name towards clients (default: its file's name); more after commas are aliases"},
     {{"ctx", CONF_INT, AT(ctx), 0, 16777216, NULL}, "-c", "TOKENS", "context of a sequence (default: as `check` shows, mostly 4096)"},
     {{"seqs", CONF_INT, AT(seqs), 0, 4096, NULL}, "-np", "N", "sequences that run at once (default: as `check` shows, mostly 8)"},
     {{"threads", CONF_INT, AT(threads), 0, 256, NULL}, "-t", "N", "threads of the engine (default: the cores it may use)"},

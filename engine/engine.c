@@ -264,8 +264,8 @@ int eng_describe(const eng_engine *g, struct buf *b, struct err *e)
         buf_free(&tok);
         return rc;
     }
-    buf_str(b, "{\"id\":");
-    json_put_cstr(b, m->id);
+    buf_char(b, '{');
+    eng_put_names(b, m->id, m->aliases);
     buf_printf(b, ",\"ctx\":%u,\"ctx_trained\":%u,\"seqs\":%u,\"vocab\":%u,\"page_tokens\":%u,\"queue_max\":%u,\"queue_tokens_max\":%llu", g->c.ctx,
                m->plan->ctx, g->c.seqs, eng_tok_count(m->tok), g->c.page_tokens, g->c.queue_max, (unsigned long long)g->c.queue_tokens_max);
     buf_printf(b, ",\"kv_type\":\"%s\",\"numerics\":\"1/%s/cpu/exact/tp1\",\"sheet\":", krn_types[g->c.kv_type].name,

@@ -35,7 +35,7 @@ struct seq {
 };
 struct eng_mock {
     struct mock_text text;
-    char *id;
+    char *id, *aliases;
     uint64_t interval_ns;
     bool together;
     uint32_t ctx, seqs;
@@ -384,6 +384,14 @@ static int open_tables(eng_mock *m, struct err *e)
     return m->heap && m->bucket ? ERR_OK : err_set(e, ERR_NOMEM, "mock: %u requests", m->seqs);
 }
 
+static bool copy_names(eng_mock *m, const char *list)
+{
+    size_t first = strcspn(list, ",");
+    m->id = first ? strndup(list, first) : strdup("mock");
+    m->aliases = strdup(list[first] ? list + first + 1 : "");
+    return m->id && m->aliases;
+}
+
 int eng_mock_open(eng_mock **out, const struct eng_mock_config *c, eng_event_fn f, void *ctx, struct err *e)
 {
     pthread_condattr_t a;
@@ -405,7 +413,7 @@ int eng_mock_open(eng_mock **out, const struct eng_mock_config *c, eng_event_fn 
     m->ctx_event = ctx;
     if ((rc = mock_text_open(&m->text, c->text, e)) || (rc = open_tables(m, e)))
         goto out;
-    if (!(m->id = strdup(c->id ? c->id : "mock")) || pthread_create(&m->thread, NULL, run, m)) {
+    if (!copy_names(m, c->id ? c->id : "mock") || pthread_create(&m->thread, NULL, run, m)) {
         rc = err_set(e, ERR_NOMEM, "mock engine: its thread");
         goto out;
     }
@@ -436,6 +444,7 @@ void eng_mock_close(eng_mock *m)
     }
     mock_text_close(&m->text);
     free(m->id);
+    free(m->aliases);
     free(m->heap);
     free(m->bucket);
     pthread_cond_destroy(&m->wake);
@@ -454,8 +463,8 @@ static void put_digest(struct buf *b, const char *key, const void *p, size_t n)
 
 int eng_mock_describe(const eng_mock *m, struct buf *b, struct err *e)
 {
-    buf_str(b, "{\"id\":");
-    json_put_cstr(b, m->id);
+    buf_char(b, '{');
+    eng_put_names(b, m->id, m->aliases);
     buf_printf(b, ",\"ctx\":%u,\"seqs\":%u,\"vocab\":%u,\"queue_max\":%u,\"queue_tokens_max\":%llu,\"numerics\":\"mock/1\",\"sheet\":\"mock\"", m->ctx,
                m->seqs, m->text.vocab, m->seqs, 4ull * m->seqs * m->ctx);
     put_digest(b, "fingerprint", m->text.s, m->text.n);

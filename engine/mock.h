@@ -15,7 +15,7 @@
 
 enum { ENG_MOCK_TEXT_MAX = 1 << 20, ENG_MOCK_STAMP = 19 /* digits of {ns} */, ENG_MOCK_SEQS = 16384, ENG_MOCK_CTX = 131072 };
 struct eng_mock_config {
-    const char *text, *id;    /* UTF-8, copied; id NULL: "mock" */
+    const char *text, *id;    /* UTF-8, copied; id NULL: "mock"; of several names the first is the id */
     uint32_t rate;            /* tokens a second and request; 0: as fast as possible */
     bool together;
     uint32_t ctx, seqs;       /* 0: ENG_MOCK_CTX, ENG_MOCK_SEQS; more than seqs requests at once are refused with ERR_AGAIN */

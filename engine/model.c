@@ -255,8 +255,10 @@ int eng_model_open(struct eng_model **out, const char *path, const char *alias, 
     if (!m)
         return err_set(e, ERR_NOMEM, "model");
     arena_init(&m->mem, 512u << 20);
-    m->id = alias ? arena_strdup(&m->mem, alias, strlen(alias)) : name_of(&m->mem, path);
-    if (!m->id) {
+    size_t first = alias ? strcspn(alias, ",") : 0;
+    m->aliases = alias && alias[first] ? arena_strdup(&m->mem, alias + first + 1, strlen(alias + first + 1)) : "";
+    m->id = first ? arena_strdup(&m->mem, alias, first) : name_of(&m->mem, path);
+    if (!m->id || !m->aliases) {
         rc = err_set(e, ERR_NOMEM, "model");
         goto out;
     }
@@ -272,6 +274,24 @@ out:
         rc = e->code = ERR_FORMAT;
     eng_model_close(m);
     return rc;
+}
+
+void eng_put_names(struct buf *b, const char *id, const char *list)
+{
+    bool first = true;
+    buf_str(b, "\"id\":");
+    json_put_cstr(b, id);
+    buf_str(b, ",\"aliases\":[");
+    for (const char *p = list; *p;) {
+        size_t n = strcspn(p, ",");
+        if (n && !first)
+            buf_char(b, ',');
+        if (n)
+            json_put_str(b, p, n);
+        first = first && !n;
+        p += n + (p[n] == ',');
+    }
+    buf_char(b, ']');
 }
 
 void eng_model_close(struct eng_model *m)

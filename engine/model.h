@@ -11,7 +11,8 @@ struct eng_model {
     char *template_text; size_t template_len; /* NULL: the model has none */
     eng_chat *chat;                           /* NULL without a template */
     struct arena mem;
-    const char *id;                           /* file or directory name without extension, or --alias */
+    const char *id;                           /* file or directory name without extension, or the first of --alias */
+    const char *aliases;                      /* the others, separated by commas; "": none */
     const struct json *special_tokens;        /* object: bos_token, eos_token, ... */
     float temperature, top_p; int top_k;      /* defaults of the files (generation_config.json, general.sampling.*), else the sheet's */
     bool sampling_from_files;
@@ -19,6 +20,8 @@ struct eng_model {
 };
 /* ctx: of a sequence, 0: as the sheet says; a plan may depend on it (eng_plan.ctx_switch). */
 int eng_model_open(struct eng_model **out, const char *path, const char *alias, uint32_t ctx, struct err *e);
+/* "id":"...","aliases":[...] of a description; list: names separated by commas, empty ones do not count. */
+void eng_put_names(struct buf *b, const char *id, const char *list);
 void eng_model_close(struct eng_model *m);
 /* The part of opening that `check` shares: *m zero but for catalog and plan, which stay the caller's. ERR_FORMAT and
  * ERR_UNSUPPORTED say what is wrong with tokenizer or template; what was opened up to there is still there to look at.

@@ -215,12 +215,34 @@ static int check_post(struct gw_app *a, enum gw_route route, const struct gw_req
     return ae->status;
 }
 
+/* Marks the answer as readable by the page it came from, if that is on the list; answers the browser's question beforehand.
+ * True: it was that question. A page that is not on the list gets an answer that its browser will not show it. */
+static bool cors(struct gw_app *a, gw_exchange *x, const struct gw_request *r)
+{
+    const char *origin = gw_request_header(r, "origin"), *allowed = NULL, *asked = gw_request_header(r, "access-control-request-headers");
+    for (size_t i = 0; origin && i < a->cfg.cors_origins.n && !allowed; i++)
+        if (!strcmp(a->cfg.cors_origins.items[i], "*") || !strcmp(a->cfg.cors_origins.items[i], origin))
+            allowed = a->cfg.cors_origins.items[i];
+    if (!allowed)
+        return false;
+    gw_exchange_cors(x, allowed);
+    if (r->method != GW_OPTIONS || !gw_request_header(r, "access-control-request-method"))
+        return false;
+    const struct gw_header h[] = {{"Access-Control-Allow-Methods", "GET, POST"}, {"Access-Control-Max-Age", "600"},
+                                  {"Access-Control-Allow-Headers", asked ? asked : "authorization, content-type"}};
+    gw_metrics_answer(&a->metrics, route_of(r->path), 204);
+    gw_respond(x, 204, NULL, h, sizeof h / sizeof *h, "", 0);
+    return true;
+}
+
 static bool on_head(void *ctx, gw_exchange *x, const struct gw_request *r)
 {
     struct gw_app *a = ctx;
     struct gw_api_error ae = {0};
     enum gw_route route = route_of(r->path);
     bool get = r->method == GW_GET || r->method == GW_HEAD;
+    if (cors(a, x, r))
+        return false;
     if (route == GW_ROUTE_PAGE && !a->pages)
         route = GW_ROUTE_OTHER;
     if (route == GW_ROUTE_OTHER) {

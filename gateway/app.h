@@ -6,6 +6,7 @@
  * Threads:   the handler runs on loop threads. */
 #ifndef SLUICE_GATEWAY_APP_H
 #define SLUICE_GATEWAY_APP_H
+#include "base/conf.h"
 #include "gateway/engine_client.h"
 #include "gateway/server.h"
 #include "gateway/tenant.h"
@@ -20,6 +21,7 @@ struct gw_app_config {
     uint32_t queue_share;           /* percent of queue_requests that one tenant may hold; 0: all if there is one tenant, else half */
     uint64_t prompt_bytes_max;      /* memory for one request's JSON, text and ids */
     uint32_t request_ms;            /* deadline of one request; 0: none */
+    struct conf_list cors_origins;  /* borrowed; empty: browsers may not call from other pages */
     bool metrics_open;              /* /metrics without a key */
     bool pages;                     /* / and /dashboard for browsers (gateway/page.h); else 404 */
 };

@@ -25,6 +25,7 @@ const struct conf_directive gw_config_directives[] = {
     ROW("tls_key", CONF_STR, tls_key, 0, 0),
     ROW("plain_anywhere", CONF_BOOL, plain_anywhere, 0, 0),
     WORDS("metrics", metrics, metrics_words),
+    ROW("cors_origins", CONF_LIST, cors_origins, 0, 0),
     ROW("pages", CONF_BOOL, pages, 0, 0),
     ROW("threads", CONF_INT, threads, 0, 256),
     ROW("workers", CONF_INT, workers, 1, 256),

@@ -14,7 +14,7 @@ struct head {
     size_t length;
     bool keep;
     unsigned minor;
-    const char *content_type, *id;
+    const char *content_type, *id, *origin;
     const struct gw_header *extra;
     size_t n_extra;
 };
@@ -81,6 +81,13 @@ static void put_head(gw_loop *l, const struct head *h)
     buf_add(b, "\r\n", 2);
     if (h->content_type)
         put_field(b, "Content-Type", h->content_type);
+    if (h->origin) {
+        put_field(b, "Access-Control-Allow-Origin", h->origin);
+        put_field(b, "Access-Control-Expose-Headers", "x-request-id, request-id, retry-after, x-should-retry, x-ratelimit-limit-requests, "
+                  "x-ratelimit-remaining-requests, x-ratelimit-reset-requests, x-ratelimit-limit-tokens, x-ratelimit-remaining-tokens, x-ratelimit-reset-tokens");
+        if (*h->origin != '*')
+            put_field(b, "Vary", "Origin");
+    }
     for (size_t i = 0; i < h->n_extra; i++)
         put_field(b, h->extra[i].name, h->extra[i].value);
     if (h->framing == BODY_LENGTH) {
@@ -165,7 +172,7 @@ void answer_error(struct gw_conn *c, int status, const char *message)
     buf_init(&body, 4096);
     put_error(&body, status, NULL, NULL, NULL, message);
     struct head h = {.status = status, .framing = BODY_LENGTH, .length = body.len, .minor = 1, .content_type = "application/json",
-                     .id = c->x ? c->x->id : id, .extra = &again, .n_extra = status == 503};
+                     .id = c->x ? c->x->id : id, .origin = c->x ? c->x->origin : NULL, .extra = &again, .n_extra = status == 503};
     put_head(c->loop, &h);
     if (!c->x || !c->x->head_only)
         buf_add(&c->loop->out, body.data, body.len);
@@ -228,6 +235,7 @@ void exchange_free(gw_exchange *x)
 const char *gw_request_header(const struct gw_request *r, const char *lower_name) { return gw_http1_get(r->head, lower_name); }
 gw_loop *gw_exchange_loop(const gw_exchange *x) { return x->conn->loop; }
 const char *gw_exchange_id(const gw_exchange *x) { return x->id; }
+void gw_exchange_cors(gw_exchange *x, const char *origin) { x->origin = origin; }
 
 void gw_exchange_body_max(gw_exchange *x, uint64_t bytes)
 {
@@ -285,7 +293,7 @@ void gw_respond(gw_exchange *x, int status, const char *content_type, const stru
     if (c->state != CONN_DEAD) {
         bool none = status == 204 || status == 304 || (status >= 100 && status < 200);
         struct head head = {.status = status, .framing = none ? BODY_NONE : BODY_LENGTH, .length = n, .keep = keep, .minor = c->http.minor,
-                            .content_type = content_type, .id = x->id, .extra = h, .n_extra = n_headers};
+                            .content_type = content_type, .id = x->id, .origin = x->origin, .extra = h, .n_extra = n_headers};
         put_head(c->loop, &head);
         if (!none && !x->head_only)
             buf_add(&c->loop->out, body, n);
@@ -328,7 +336,7 @@ void gw_stream_start(gw_exchange *x, int status, const char *content_type, const
     if (c->state == CONN_DEAD)
         return;
     struct head head = {.status = status, .framing = x->chunked ? BODY_CHUNKED : BODY_TO_CLOSE, .keep = x->keep, .minor = c->http.minor,
-                        .content_type = content_type ? content_type : "text/event-stream", .id = x->id, .extra = all, .n_extra = n};
+                        .content_type = content_type ? content_type : "text/event-stream", .id = x->id, .origin = x->origin, .extra = all, .n_extra = n};
     put_head(c->loop, &head);
     count_status(c->loop, status);
     send_scratch(c);

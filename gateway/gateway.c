@@ -162,7 +162,7 @@ static int open_inside(gw_gateway *g, const struct gw_config *c, const struct gw
     struct gw_engine_config ec;
     struct gw_app_config ac = {.queue_requests = (uint32_t)c->queue_requests, .queue_tokens = c->queue_tokens, .queue_share = (uint32_t)c->queue_share, .prompt_bytes_max = c->prompt_memory,
                                .request_ms = (uint32_t)c->request_ms, .pages = c->pages,
-                               .metrics_open = c->metrics == GW_METRICS_OPEN || (c->metrics == GW_METRICS_AUTO && !outside)};
+                               .cors_origins = c->cors_origins, .metrics_open = c->metrics == GW_METRICS_OPEN || (c->metrics == GW_METRICS_AUTO && !outside)};
     int rc;
     if (!c->engine)
         return err_set(e, ERR_INVALID, "engine: expected unix:/path or host:port, found nothing");

@@ -23,6 +23,7 @@ struct gw_config {
     const char *state_dir, *keys_file, *api_key, *tls_cert, *tls_key;
     bool tls, plain_anywhere, pages;
     int metrics;                           /* enum gw_metrics_access */
+    struct conf_list cors_origins;         /* pages that may call from a browser; "*": any */
     int64_t threads, workers, connections_max, connections_address_max, handshakes_max, streams_max, queue_requests, queue_share, preparing_max, headers_max;
     uint64_t queue_tokens;                 /* a plain number; K M G work */
     uint64_t header_bytes, body_bytes, body_bytes_total, prompt_memory, backlog_high, backlog_low, backlog_max, write_min, socket_buffer;

@@ -5,7 +5,7 @@
 static const char *const route_names[GW_ROUTES] = {"/v1/chat/completions", "/v1/completions", "/v1/messages", "/v1/messages/count_tokens",
                                                   "/tokenize", "/detokenize", "/v1/models", "/v1/models/{id}", "/health", "/ready", "/metrics", "pages", "other"};
 static const char *const outcome_names[GW_OUTCOMES] = {"stop", "length", "cancelled", "stalled", "deadline", "failed", "lost", "refused"};
-static const int statuses[GW_STATUS_SLOTS - 1] = {200, 304, 400, 401, 403, 404, 405, 408, 413, 415, 429, 500, 501, 502, 503, 504, 529};
+static const int statuses[GW_STATUS_SLOTS - 1] = {200, 204, 304, 400, 401, 403, 404, 405, 408, 413, 415, 429, 500, 501, 502, 503, 504, 529};
 static const double bounds_s[GW_HISTOGRAM_BUCKETS] = {0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.25,
                                                       0.5,   0.75,   1,     2.5,  5,     10,   30,    60,  300,  1800};
 

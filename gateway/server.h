@@ -57,6 +57,8 @@ struct gw_handler {
 
 gw_loop *gw_exchange_loop(const gw_exchange *x);
 const char *gw_exchange_id(const gw_exchange *x);
+/* In on_head: pages of this origin may read the answer. The string must outlive the exchange; "*" is any. */
+void gw_exchange_cors(gw_exchange *x, const char *origin);
 void gw_exchange_body_max(gw_exchange *x, uint64_t bytes);      /* in on_head: another limit than the configured one, for this request */
 char *gw_exchange_take_body(gw_exchange *x, size_t *n);        /* moves the body out (free() it), so that another thread may read it after the exchange; NULL: there is none */
 

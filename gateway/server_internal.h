@@ -66,6 +66,7 @@ struct gw_exchange {
     size_t charged;                    /* of body, in the server's total */
     uint64_t body_max;
     const char *heartbeat;
+    const char *origin;                /* of the page that may read the answer; NULL: none */
     uint8_t phase;
     bool watched, gone, head_only, chunked, keep, want_room, close;
     char id[ID_MAX + 1];

@@ -510,6 +510,49 @@ START_TEST(messages)
 }
 END_TEST
 
+START_TEST(browsers) /* pages on the list may call and read; others get no permission, and without a list nobody does */
+{
+    static const char *const list[] = {"https://a.example", "http://localhost:3000"};
+    struct reply r;
+#define FROM(o) AUTH "Origin: " o "\r\n"
+#define PREFLIGHT(o) "Origin: " o "\r\nAccess-Control-Request-Method: POST\r\nAccess-Control-Request-Headers: authorization, x-stainless-os\r\n"
+    prepare_config();
+    cfg.cors_origins = (struct conf_list){(const char **)list, 2};
+    open_all();
+    r = ask("OPTIONS", CHAT, PREFLIGHT("http://localhost:3000"), NULL);
+    ck_assert_int_eq(r.status, 204);
+    ck_assert_ptr_nonnull(strstr(r.head, "Access-Control-Allow-Origin: http://localhost:3000\r"));
+    ck_assert_ptr_nonnull(strstr(r.head, "Access-Control-Allow-Headers: authorization, x-stainless-os\r"));
+    ck_assert_ptr_nonnull(strstr(r.head, "Access-Control-Allow-Methods: GET, POST\r"));
+    ck_assert_ptr_nonnull(strstr(r.head, "Vary: Origin\r"));
+    r = ask("OPTIONS", CHAT, PREFLIGHT("https://evil.example"), NULL);
+    ck_assert(r.status == 405 && !strstr(r.head, "Access-Control"));
+    r = ask("POST", CHAT, FROM("https://a.example"), chat_body("!stop 2", ""));
+    ck_assert(r.status == 200 && strstr(r.head, "Access-Control-Allow-Origin: https://a.example\r"));
+    r = ask("POST", CHAT, FROM("https://a.example"), chat_body("!stop 2", "\"stream\":true"));
+    ck_assert(r.status == 200 && strstr(r.head, "Access-Control-Allow-Origin: https://a.example\r"));
+    r = ask("POST", CHAT, "Content-Type: application/json\r\nOrigin: https://a.example\r\n", "{}"); /* errors can be read too */
+    ck_assert(r.status == 401 && strstr(r.head, "Access-Control-Allow-Origin: https://a.example\r"));
+    r = ask("POST", CHAT, FROM("https://a.example.evil"), chat_body("!stop 2", ""));
+    ck_assert(r.status == 200 && !strstr(r.head, "Access-Control"));
+    close_all();
+    prepare_config();
+    open_all();
+    r = ask("OPTIONS", CHAT, PREFLIGHT("https://a.example"), NULL);
+    ck_assert(r.status == 405 && !strstr(r.head, "Access-Control"));
+    close_all();
+    static const char *const any[] = {"*"};
+    prepare_config();
+    cfg.cors_origins = (struct conf_list){(const char **)any, 1};
+    open_all();
+    r = get("/v1/models");
+    ck_assert_ptr_null(strstr(r.head, "Access-Control")); /* not from a page */
+    r = ask("GET", "/v1/models", FROM("null"), NULL);
+    ck_assert_ptr_nonnull(strstr(r.head, "Access-Control-Allow-Origin: *\r"));
+    close_all();
+}
+END_TEST
+
 START_TEST(errors)
 {
     struct reply r;
@@ -830,4 +873,4 @@ START_TEST(config)
 }
 END_TEST
 
-SUITE("gateway", "app", routes, chats, choices, messages, errors, queue, tenants, leaving, heartbeats, deaths, drain, config)
+SUITE("gateway", "app", routes, chats, choices, messages, browsers, errors, queue, tenants, leaving, heartbeats, deaths, drain, config)
