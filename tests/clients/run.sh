@@ -10,9 +10,13 @@ if ! "$venv/bin/python" -c 'import openai' 2>/dev/null; then
     echo "clients: installing the openai package into $venv" >&2
     "$venv/bin/pip" install -q --disable-pip-version-check openai || { echo "clients: the openai package cannot be installed" >&2; exit 1; }
 fi
-for p in anthropic langchain-openai; do # a test says SKIP where its package is missing
+for p in anthropic langchain-openai litellm; do # a test says SKIP where its package is missing
     "$venv/bin/python" -c "import $(echo $p | tr - _)" 2>/dev/null || "$venv/bin/pip" install -q --disable-pip-version-check "$p" 2>/dev/null || echo "clients: $p cannot be installed" >&2
 done
+if command -v npm >/dev/null && [ ! -d build/clients/node/node_modules/@anthropic-ai ]; then
+    mkdir -p build/clients/node && echo '{"private":true,"type":"module"}' >build/clients/node/package.json
+    (cd build/clients/node && npm install --silent --no-audit --no-fund openai @anthropic-ai/sdk) || echo "clients: the Node packages cannot be installed" >&2
+fi
 ${MAKE:-make} --no-print-directory build/plain/tests/clients/tiny_model >build/clients/make.log 2>&1 || { cat build/clients/make.log >&2; exit 1; }
 for kind in chain random; do
     build/plain/tests/clients/tiny_model "$models/tiny-$kind.gguf" $kind || exit 1
