@@ -86,7 +86,7 @@ static void settle(struct gw_chat *c, struct gw_choice *k, const struct gw_strea
     uint64_t now = clock_now_ns();
     uint32_t out = ev->type == GW_ST_DONE && ev->usage.output_tokens > k->n_out ? ev->usage.output_tokens : k->n_out;
     enum gw_outcome outcome = outcome_of(c, ev);
-    log_debug("chat ended id=%s choice=%u tenant=%s outcome=%s prompt=%u cached=%u output=%u ttft_ms=%.1f ms=%.1f", c->head.id, k->index,
+    log_debug("chat ended id=%s trace=%s choice=%u tenant=%s outcome=%s prompt=%u cached=%u output=%u ttft_ms=%.1f ms=%.1f", c->head.id, c->trace, k->index,
               gw_tenant_name(c->tenant), gw_outcome_name(outcome), k->n_prompt, ev->usage.cached_tokens, out,
               k->n_out ? (double)(k->first_ns - c->start_ns) * 1e-6 : 0.0, (double)(now - c->start_ns) * 1e-6);
     if (k->queued)
@@ -494,7 +494,7 @@ static void prepared(void *arg)
 
 /* ---- loop: the beginning ---------------------------------------------------------------------------------- */
 
-static struct gw_chat *chat_new(struct gw_app *a, const struct gw_api *api, gw_exchange *x, gw_tenant *tenant)
+static struct gw_chat *chat_new(struct gw_app *a, const struct gw_api *api, gw_exchange *x, const struct gw_request *r, gw_tenant *tenant)
 {
     struct gw_chat *c = calloc(1, sizeof *c);
     if (!c)
@@ -506,6 +506,7 @@ static struct gw_chat *chat_new(struct gw_app *a, const struct gw_api *api, gw_e
     c->tenant = tenant;
     c->x = x;
     c->start_ns = clock_now_ns();
+    gw_trace_id(gw_request_header(r, "traceparent"), c->trace);
     c->body = gw_exchange_take_body(x, &c->body_n);
     c->served = gw_engine_served(a->cfg.engine);
     arena_init(&c->mem, a->cfg.prompt_bytes_max);
@@ -527,7 +528,6 @@ void gw_chat_start(struct gw_app *a, const struct gw_api *api, gw_exchange *x, c
 {
     struct err e;
     uint64_t retry_ms = 0;
-    (void)r;
     if (!tenant) {
         refuse(a, x, api->route, 401, "invalid_api_key", 0, "Incorrect API key provided.");
         return;
@@ -536,7 +536,7 @@ void gw_chat_start(struct gw_app *a, const struct gw_api *api, gw_exchange *x, c
         refuse(a, x, api->route, 429, "rate_limit_exceeded", retry_ms, e.msg);
         return;
     }
-    struct gw_chat *c = chat_new(a, api, x, tenant);
+    struct gw_chat *c = chat_new(a, api, x, r, tenant);
     if (!c || !c->served) {
         gw_tenant_leave(tenant, 0, clock_now_ns());
         refuse(a, x, api->route, 503, "engine_unavailable", 2000, c ? "No engine has described its model yet. Try again shortly." : "Out of memory.");

@@ -4,6 +4,7 @@
 #include <pthread.h>
 #include "gateway/api.h"
 #include "gateway/app_internal.h"
+#include "gateway/trace.h"
 
 #define ANSWER_BYTES_MAX (64u << 20)
 
@@ -37,6 +38,7 @@ struct gw_chat {
     uint64_t start_ns, submit_ns;
     atomic_int gone;               /* 0, or 1 + enum gw_gone; set by the loop */
 
+    char trace[GW_TRACE_ID];       /* the caller's, or "" */
     gw_exchange *x;                /* loop; NULL: ended */
     bool streaming, paused;
 

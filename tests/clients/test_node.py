@@ -14,6 +14,8 @@ if not shutil.which("node") or not os.path.isdir(NODE + "/node_modules/openai") 
 server = Server(os.path.join(os.environ["TINY_MODELS"], "tiny-chain.gguf"))
 shutil.copy(os.path.join(os.path.dirname(__file__), "node.mjs"), NODE)
 env = {**os.environ, "NODE_EXTRA_CA_CERTS": server.env["SSL_CERT_FILE"], **server.env}
-rc = subprocess.run(["node", "node.mjs"], cwd=NODE, env=env, timeout=120).returncode
-server.stop()
+try:
+    rc = subprocess.run(["node", "node.mjs"], cwd=NODE, env=env, timeout=120).returncode
+finally:
+    server.stop()
 sys.exit(rc)
