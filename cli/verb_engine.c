@@ -8,6 +8,7 @@
 #include "base/hash.h"
 #include "base/log.h"
 #include "cli/cli.h"
+#include "cli/notify.h"
 #include "cli/engine_conf.h"
 #include "cli/state.h"
 #include "cli/verbs.h"
@@ -152,7 +153,9 @@ static int serve(struct process *p, const struct cli_engine_conf *c, struct err 
     log_info("ready model=%s listen=%s open_ms=%llu", p->mock ? eng_mock_id(p->mock) : eng_model_of(p->engine)->id, p->address,
              (unsigned long long)((clock_now_ns() - t) / NS_PER_MS));
     cli_tell(c->service.ready_fd, "ready\n");
+    cli_notify("READY=1");
     int sig = cli_signal(-1);
+    cli_notify("STOPPING=1");
     wind_down(p, sig, c->service.drain_ms);
     return ERR_OK;
 }

@@ -1,6 +1,8 @@
-/* sluice gateway: TLS, HTTP and the API in front of an engine, until SIGTERM. A second signal ends it at once. */
+/* sluice gateway: TLS, HTTP and the API in front of an engine, until SIGTERM. A second one ends it at once. SIGHUP reads keys and
+ * certificate again. */
 #include <malloc.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
@@ -9,6 +11,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "cli/cli.h"
+#include "cli/notify.h"
 #include "cli/service.h"
 #include "cli/verbs.h"
 #include "gateway/gateway.h"
@@ -40,19 +43,38 @@ static void tell_facts(const struct watch *w)
     }
 }
 
+static void reload(struct watch *w)
+{
+    struct err e;
+    cli_notify("RELOADING=1");
+    if (!w->g)
+        return;
+    if (gw_gateway_reload(w->g, &e))
+        log_error("reload: %s", e.msg); /* what was there serves on */
+    else
+        log_info("reloaded");
+    cli_notify("READY=1");
+}
+
 static void look(struct watch *w, int sig)
 {
     pthread_mutex_lock(&w->lock);
+    if (sig == SIGHUP) {
+        reload(w);
+        sig = 0;
+    }
     if (sig && (++w->signals > 1 || !w->g))
         _exit(CLI_FAULT);
     if (sig) {
         log_info("draining signal=%d", sig);
+        cli_notify("STOPPING=1");
         gw_gateway_stop(w->g);
     }
     if (!w->told && w->g && gw_gateway_ready(w->g)) {
         w->told = true;
         log_info("ready");
         cli_tell(w->fd, "ready\n");
+        cli_notify("STATUS=an engine is connected");
     }
     pthread_mutex_unlock(&w->lock);
 }
@@ -71,6 +93,7 @@ static int serve(gw_gateway *g, int64_t fd, struct err *e)
     struct watch w = {.lock = PTHREAD_MUTEX_INITIALIZER, .g = g, .fd = fd};
     pthread_t t;
     tell_facts(&w);
+    cli_notify("READY=1\nSTATUS=listening, no engine yet"); /* it answers, if only 503: an engine may take minutes to load */
     if (pthread_create(&t, NULL, watch, &w)) {
         gw_gateway_close(g);
         return err_set(e, ERR_NOMEM, "thread");

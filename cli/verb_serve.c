@@ -20,6 +20,7 @@
 #include "cli/child.h"
 #include "cli/cli.h"
 #include "cli/engine_conf.h"
+#include "cli/notify.h"
 #include "cli/state.h"
 #include "cli/verbs.h"
 
@@ -50,7 +51,7 @@ struct server {
     struct cli_child engine, gateway;
     unsigned port;
     char key[2048], ca[2048]; /* as the gateway told */
-    bool announced;
+    bool announced, hangup_ends;
     struct arena mem;
 };
 
@@ -218,6 +219,7 @@ static void announce(struct server *s)
     }
     s->announced = true;
     cli_tell(f->service.ready_fd, "ready\n");
+    cli_notify("READY=1");
 }
 
 /* ---- watching ------------------------------------------------------------------------------------------------- */
@@ -293,7 +295,9 @@ static int watch(struct server *s, struct err *e)
                               {.fd = s->gateway.ready_fd, .events = POLLIN}};
         poll(p, 3, wait_ms(s, now));
         while ((sig = cli_signal(0)))
-            if (sig != SIGCHLD) {
+            if (sig == SIGHUP && !s->hangup_ends) {
+                cli_child_signal(&s->gateway, SIGHUP); /* keys and certificate are the gateway's */
+            } else if (sig != SIGCHLD) {
                 log_info("ending signal=%d", sig);
                 return ERR_OK;
             }
@@ -315,7 +319,7 @@ static void end(struct server *s, bool drain)
         if (cli_child_died(&s->gateway, clock_now_ns(), &status))
             break;
         sig = cli_signal(20);
-        if (sig && sig != SIGCHLD)
+        if (sig && sig != SIGCHLD && (sig != SIGHUP || s->hangup_ends))
             deadline = 0;
     }
     cli_child_end(&s->gateway, 0);
@@ -323,10 +327,23 @@ static void end(struct server *s, bool drain)
     cli_child_end(&s->engine, GRACE_MS);
 }
 
+/* SIGHUP of a terminal that closes ends what was started on it; without a terminal, or under nohup, it is a request to reload. */
+static bool on_terminal(void)
+{
+    struct sigaction was;
+    int fd = open("/dev/tty", O_RDWR | O_NOCTTY | O_CLOEXEC);
+    if (fd < 0)
+        return false;
+    close(fd);
+    return !sigaction(SIGHUP, NULL, &was) && was.sa_handler != SIG_IGN;
+}
+
 static int serve(struct server *s, struct err *e)
 {
     struct eng_config ec;
     int rc;
+    s->hangup_ends = on_terminal();
+    cli_notify_take();
     if (!s->f.tls_cert != !s->f.tls_key)
         return err_set(e, ERR_INVALID, "--tls-cert and --tls-key: expected both or neither");
     if (s->f.no_tls && s->f.tls_cert)
@@ -338,6 +355,7 @@ static int serve(struct server *s, struct err *e)
     if ((rc = make_dirs(s, e)) || (rc = write_engine_conf(s, e)) || (rc = write_gateway_conf(s, e)))
         return rc;
     rc = watch(s, e);
+    cli_notify("STOPPING=1");
     end(s, !rc);
     return rc;
 }

@@ -158,10 +158,29 @@ gw_tenant *gw_app_tenant(struct gw_app *a, const struct gw_request *r)
     return gw_tenants_find(a->cfg.tenants, h, strlen(h));
 }
 
-static int check_key(struct gw_app *a, const struct gw_request *r, struct gw_api_error *ae)
+static void disconnect(void *tenant) { gw_tenant_disconnect(tenant); }
+
+/* A connection belongs to the tenant whose key was used on it last. */
+static int claim(gw_exchange *x, gw_tenant *t, struct gw_api_error *ae)
 {
-    if (gw_app_tenant(a, r))
+    struct err e;
+    if (gw_exchange_owner(x) == t)
         return 0;
+    if (gw_tenant_connect(t, &e)) {
+        gw_api_error_set(ae, 429, "too_many_connections", NULL, "%s.", e.msg);
+        ae->retry_after_s = 5;
+        gw_exchange_close_after(x);
+        return 429;
+    }
+    gw_exchange_claim(x, t, disconnect);
+    return 0;
+}
+
+static int check_key(struct gw_app *a, gw_exchange *x, const struct gw_request *r, struct gw_api_error *ae)
+{
+    gw_tenant *t = gw_app_tenant(a, r);
+    if (t)
+        return claim(x, t, ae);
     gw_api_error_set(ae, 401, "invalid_api_key", NULL, gw_request_header(r, "authorization") || gw_request_header(r, "x-api-key") ?
                      "Incorrect API key provided." : "You didn't provide an API key. Send it in an Authorization header: Bearer YOUR_KEY.");
     ae->type = "invalid_request_error"; /* as OpenAI has it for keys */
@@ -180,6 +199,8 @@ static enum gw_route route_of(const char *path)
     for (size_t i = 0; i < sizeof fixed / sizeof *fixed; i++)
         if (!strcmp(path, fixed[i].path))
             return fixed[i].r;
+    if (gw_admin_is(path))
+        return GW_ROUTE_ADMIN;
     if (gw_page_is(path))
         return GW_ROUTE_PAGE;
     return !strncmp(path, "/v1/models/", 11) && path[11] ? GW_ROUTE_MODEL : GW_ROUTE_OTHER;
@@ -187,7 +208,7 @@ static enum gw_route route_of(const char *path)
 
 static bool needs_key(const struct gw_app *a, enum gw_route r)
 {
-    return !(r == GW_ROUTE_HEALTH || r == GW_ROUTE_READY || r == GW_ROUTE_PAGE || (r == GW_ROUTE_METRICS && a->cfg.metrics_open));
+    return !(r == GW_ROUTE_HEALTH || r == GW_ROUTE_READY || r == GW_ROUTE_PAGE || r == GW_ROUTE_ADMIN /* has rules of its own */ || (r == GW_ROUTE_METRICS && a->cfg.metrics_open));
 }
 
 static bool is_post(enum gw_route r) { return r <= GW_ROUTE_DETOKENIZE; } /* the first of the list */
@@ -241,16 +262,18 @@ static bool on_head(void *ctx, gw_exchange *x, const struct gw_request *r)
     struct gw_api_error ae = {0};
     enum gw_route route = route_of(r->path);
     bool get = r->method == GW_GET || r->method == GW_HEAD;
-    if (cors(a, x, r))
+    if (route != GW_ROUTE_ADMIN && cors(a, x, r)) /* no page of another origin gets near /admin */
         return false;
     if (route == GW_ROUTE_PAGE && !a->pages)
         route = GW_ROUTE_OTHER;
     if (route == GW_ROUTE_OTHER) {
         gw_api_error_set(&ae, 404, "unknown_url", NULL, "Unknown request URL: %s %.200s.", r->method_name, r->path);
+    } else if (route == GW_ROUTE_ADMIN) {
+        gw_admin_check(a, x, r, &ae);
     } else if (is_post(route) ? r->method != GW_POST : !get) {
         gw_api_error_set(&ae, 405, "method_not_allowed", NULL, "Not allowed to %s on %.200s.", r->method_name, r->path);
         ae.allow = is_post(route) ? "POST" : "GET, HEAD";
-    } else if (!needs_key(a, route) || !check_key(a, r, &ae)) {
+    } else if (!needs_key(a, route) || !check_key(a, x, r, &ae)) {
         if (is_post(route))
             check_post(a, route, r, &ae);
     }
@@ -334,7 +357,13 @@ static void answer_metrics(struct gw_app *a, gw_exchange *x)
     gw_engine_stats(a->cfg.engine, &es);
     if (server)
         gw_server_counters(server, &sc);
-    struct gw_metrics_now now = {atomic_load(&a->waiting), atomic_load(&a->waiting_tokens), gw_work_waiting(a->cfg.work), &es, &sc, resident_bytes()};
+    pthread_mutex_lock(&a->runs.lock);
+    size_t running = a->runs.n;
+    pthread_mutex_unlock(&a->runs.lock);
+    struct gw_metrics_now now = {.waiting = atomic_load(&a->waiting), .waiting_tokens = atomic_load(&a->waiting_tokens), .preparing = gw_work_waiting(a->cfg.work),
+                                 .running = running, .log_bytes = gw_journal_waiting(a->cfg.access) + gw_journal_waiting(a->cfg.usage),
+                                 .log_dropped = gw_journal_dropped(a->cfg.access) + gw_journal_dropped(a->cfg.usage),
+                                 .engine = &es, .server = &sc, .rss_bytes = resident_bytes()};
     buf_init(&b, 1u << 20);
     gw_metrics_write(&a->metrics, &now, &b);
     gw_metrics_answer(&a->metrics, GW_ROUTE_METRICS, 200);
@@ -356,6 +385,7 @@ static void on_request(void *ctx, gw_exchange *x, const struct gw_request *r)
     case GW_ROUTE_MODELS: answer_models(a, x); break;
     case GW_ROUTE_MODEL: answer_model(a, x, r->path + 11); break;
     case GW_ROUTE_READY: answer_ready(a, x); break;
+    case GW_ROUTE_ADMIN: gw_admin_answer(a, x, r); break;
     case GW_ROUTE_METRICS: answer_metrics(a, x); break;
     case GW_ROUTE_PAGE: gw_metrics_answer(&a->metrics, GW_ROUTE_PAGE, gw_page_answer(a->pages, x, r)); break;
     default: /* on_head let nothing else through but /health */
@@ -372,6 +402,7 @@ int gw_app_open(gw_app **out, const struct gw_app_config *cfg, struct err *e)
     if (!*out)
         return err_set(e, ERR_NOMEM, "gateway application");
     (*out)->cfg = *cfg;
+    gw_runs_init(&(*out)->runs);
     int rc = cfg->pages ? gw_pages_open(&(*out)->pages, e) : ERR_OK;
     if (rc) {
         gw_app_close(*out);
@@ -382,11 +413,27 @@ int gw_app_open(gw_app **out, const struct gw_app_config *cfg, struct err *e)
 
 void gw_app_close(gw_app *a)
 {
-    if (a)
-        gw_pages_close(a->pages);
+    if (!a)
+        return;
+    gw_pages_close(a->pages);
+    gw_runs_free(&a->runs);
     free(a);
 }
 
-struct gw_handler gw_app_handler(gw_app *a) { return (struct gw_handler){.ctx = a, .on_head = on_head, .on_request = on_request}; }
+static void on_done(void *ctx, const struct gw_request *r, const struct gw_done *d)
+{
+    struct gw_app *a = ctx;
+    struct buf b;
+    buf_init(&b, 8192);
+    gw_line_access(&b, r, d, d->owner ? gw_tenant_name(d->owner) : NULL);
+    if (!b.failed)
+        gw_journal_put(a->cfg.access, b.data, b.len);
+    buf_free(&b);
+}
+
+struct gw_handler gw_app_handler(gw_app *a)
+{
+    return (struct gw_handler){.ctx = a, .on_head = on_head, .on_request = on_request, .on_done = a->cfg.access ? on_done : NULL};
+}
 void gw_app_set_server(gw_app *a, gw_server *s) { atomic_store(&a->server, s); }
 void gw_app_stop(gw_app *a) { atomic_store(&a->stopping, true); }

@@ -8,6 +8,7 @@
 #define SLUICE_GATEWAY_APP_H
 #include "base/conf.h"
 #include "gateway/engine_client.h"
+#include "gateway/journal.h"
 #include "gateway/server.h"
 #include "gateway/tenant.h"
 #include "gateway/work.h"
@@ -22,6 +23,9 @@ struct gw_app_config {
     uint64_t prompt_bytes_max;      /* memory for one request's JSON, text and ids */
     uint32_t request_ms;            /* deadline of one request; 0: none */
     struct conf_list cors_origins;  /* borrowed; empty: browsers may not call from other pages */
+    gw_journal *access, *usage;     /* borrowed; NULL: not written */
+    bool log_prompts;               /* the bodies of requests too, in the usage log */
+    bool admin_local;               /* /admin without a key, for who is on this machine; otherwise keys with admin=1 */
     bool metrics_open;              /* /metrics without a key */
     bool pages;                     /* / and /dashboard for browsers (gateway/page.h); else 404 */
 };

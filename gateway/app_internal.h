@@ -4,6 +4,7 @@
 #include "gateway/app.h"
 #include "gateway/metrics.h"
 #include "gateway/openai.h"
+#include "gateway/running.h"
 
 struct gw_app {
     struct gw_app_config cfg;
@@ -11,6 +12,7 @@ struct gw_app {
     _Atomic(gw_server *) server;
     atomic_bool stopping;
     struct gw_metrics metrics;
+    struct gw_runs runs;
     atomic_size_t waiting, waiting_tokens;   /* submitted, not started */
     atomic_uint_fast64_t service_ns;         /* moving mean of a request's prefill and decode; 0: none ended yet */
 };
@@ -27,6 +29,11 @@ void gw_app_queue_leave(struct gw_app *a, gw_tenant *tenant, uint32_t n);
 void gw_app_served_one(struct gw_app *a, const struct eng_usage *u); /* feeds the moving mean */
 uint32_t gw_app_retry_s(struct gw_app *a, const struct gw_served *s, size_t ahead);
 gw_tenant *gw_app_tenant(struct gw_app *a, const struct gw_request *r); /* NULL: no key, or a wrong one */
+
+/* admin.c */
+bool gw_admin_is(const char *path);
+int gw_admin_check(struct gw_app *a, gw_exchange *x, const struct gw_request *r, struct gw_api_error *ae); /* who may, and how */
+void gw_admin_answer(struct gw_app *a, gw_exchange *x, const struct gw_request *r);
 
 /* chat.c: a whole request for text, its key known. */
 struct gw_api;

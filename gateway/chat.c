@@ -9,6 +9,7 @@
  *
  * A request has one choice, or prompts times n: each is a stream of the engine's. The object is counted: one reference each for the
  * exchange, the worker's job, each choice's stream and a posted task. What crosses from client to loop does so under `lock`. */
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -36,6 +37,7 @@ void gw_chat_unref(struct gw_chat *c)
 {
     if (atomic_fetch_sub(&c->refs, 1) != 1)
         return;
+    gw_runs_remove(&c->app->runs, &c->run);
     choices_free(c);
     free(c->body);
     free(c->stops);
@@ -79,6 +81,28 @@ static void leave(struct gw_chat *c, uint32_t n, uint64_t now)
         gw_tenant_leave(c->tenant, atomic_load(&c->out), now);
 }
 
+static void log_usage(struct gw_chat *c, const struct gw_choice *k, const struct gw_stream_event *ev, const char *outcome, uint32_t out, uint64_t now)
+{
+    struct gw_usage_line u = {.choice = k->index, .prompt_tokens = k->n_prompt, .cached_tokens = ev->type == GW_ST_DONE ? ev->usage.cached_tokens : 0,
+                              .output_tokens = out, .outcome = outcome, .ttft_ns = k->n_out ? k->first_ns - c->start_ns : 0, .ns = now - c->start_ns};
+    struct buf b;
+    buf_init(&b, 8192);
+    gw_line_usage(&b, &c->run, &u);
+    if (!b.failed)
+        gw_journal_put(c->app->cfg.usage, b.data, b.len);
+    buf_free(&b);
+}
+
+static void log_prompt(struct gw_chat *c)
+{
+    struct buf b;
+    buf_init(&b, GW_JOURNAL_MAX / 4);
+    gw_line_prompt(&b, &c->run, c->body, c->body_n);
+    if (!b.failed)
+        gw_journal_put(c->app->cfg.usage, b.data, b.len);
+    buf_free(&b);
+}
+
 /* Client's thread, once a choice: gives back what it held and counts it. */
 static void settle(struct gw_chat *c, struct gw_choice *k, const struct gw_stream_event *ev)
 {
@@ -89,6 +113,8 @@ static void settle(struct gw_chat *c, struct gw_choice *k, const struct gw_strea
     log_debug("chat ended id=%s trace=%s choice=%u tenant=%s outcome=%s prompt=%u cached=%u output=%u ttft_ms=%.1f ms=%.1f", c->head.id, c->trace, k->index,
               gw_tenant_name(c->tenant), gw_outcome_name(outcome), k->n_prompt, ev->usage.cached_tokens, out,
               k->n_out ? (double)(k->first_ns - c->start_ns) * 1e-6 : 0.0, (double)(now - c->start_ns) * 1e-6);
+    if (c->app->cfg.usage)
+        log_usage(c, k, ev, gw_outcome_name(outcome), out, now);
     if (k->queued)
         gw_app_queue_leave(c->app, c->tenant, k->n_prompt);
     k->queued = false;
@@ -147,9 +173,12 @@ static void count_tokens(struct gw_chat *c, struct gw_choice *k, const struct gw
         gw_app_queue_leave(c->app, c->tenant, k->n_prompt);
         gw_histogram_add(&c->app->metrics.queue, now - c->submit_ns);
         k->queued = false;
+        atomic_store(&c->run.state, GW_RUN_PREFILL);
     }
     if (!ev->n_tokens)
         return;
+    atomic_store(&c->run.state, GW_RUN_DECODING);
+    atomic_fetch_add(&c->run.output_tokens, ev->n_tokens);
     if (!k->n_out) {
         k->first_ns = now;
         if (!atomic_exchange(&c->first_seen, true))
@@ -449,6 +478,10 @@ static int admit(struct gw_chat *c)
         c->ae.retry_after_s = (uint32_t)((retry_ms + 999) / 1000);
     }
     c->submit_ns = clock_now_ns();
+    atomic_store(&c->run.prompt_tokens, (unsigned)c->ids.n);
+    atomic_store(&c->run.state, GW_RUN_QUEUED);
+    if (c->app->cfg.usage && c->app->cfg.log_prompts && c->body)
+        log_prompt(c);
     c->streaming = c->req.stream;
     for (; i < c->n_choices && !rc; i++)
         if ((rc = submit(c, &c->choices[i])))
@@ -546,6 +579,10 @@ void gw_chat_start(struct gw_app *a, const struct gw_api *api, gw_exchange *x, c
     }
     c->head.model = c->served->d.id;
     c->head.fingerprint = c->served->fingerprint;
+    c->run = (struct gw_running){.owner = c, .tenant = tenant, .id = c->head.id, .model = c->head.model, .path = gw_route_name(api->route), .start_ns = c->start_ns};
+    snprintf(c->run.request_id, sizeof c->run.request_id, "%s", r->id);
+    snprintf(c->run.client, sizeof c->run.client, "%s", r->client);
+    gw_runs_add(&a->runs, &c->run);
     gw_exchange_watch(x, &(struct gw_watch){c, on_gone, on_room});
     atomic_fetch_add(&c->refs, 1); /* the job's */
     if (gw_work_put(a->cfg.work, prepare, c, &e)) {

@@ -43,6 +43,7 @@ void gw_chat_cancel(struct gw_chat *c)
 void gw_chat_pause(struct gw_chat *c, bool paused)
 {
     c->paused = paused;
+    atomic_store(&c->run.paused, paused);
     for (uint32_t i = 0; i < c->n_choices; i++)
         if (c->choices[i].submitted && !c->choices[i].finished)
             gw_engine_pause(c->app->cfg.engine, c->choices[i].stream_id, paused);
@@ -184,6 +185,22 @@ static void write_pieces(struct gw_chat *c, const struct gw_stream_event *failed
     } else if (rc == ERR_AGAIN) {
         gw_chat_pause(c, true);
     }
+    buf_free(&b);
+}
+
+void gw_chat_break(struct gw_chat *c, const struct gw_api_error *ae)
+{
+    struct buf b;
+    atomic_store(&c->gone, 1 + GW_GONE_CLOSED); /* a prompt that is being prepared goes no further */
+    if (!c->streaming) {
+        answer_error(c, ae);
+        return;
+    }
+    buf_init(&b, 1u << 16);
+    c->api->error(&b, ae);
+    gw_chat_cancel(c);
+    gw_stream_finish(c->x, b.data, b.len);
+    drop_exchange(c);
     buf_free(&b);
 }
 

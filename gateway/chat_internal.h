@@ -39,6 +39,7 @@ struct gw_chat {
     atomic_int gone;               /* 0, or 1 + enum gw_gone; set by the loop */
 
     char trace[GW_TRACE_ID];       /* the caller's, or "" */
+    struct gw_running run;         /* for the lists and logs */
     gw_exchange *x;                /* loop; NULL: ended */
     bool streaming, paused;
 
@@ -67,6 +68,7 @@ void gw_chat_unref(struct gw_chat *c);
 /* Loop. Takes what has come and gives it to the exchange, if there is one and it does not lag. */
 void gw_chat_deliver(struct gw_chat *c);
 void gw_chat_cancel(struct gw_chat *c);        /* loop: tells the engine that nobody waits for what is not finished */
+void gw_chat_break(struct gw_chat *c, const struct gw_api_error *ae); /* loop: the exchange ends with this error, whatever it was at */
 void gw_chat_pause(struct gw_chat *c, bool paused);
 void gw_chat_end_error(const struct gw_chat *c, const struct gw_stream_event *ev, struct gw_api_error *ae);
 #endif

@@ -4,6 +4,7 @@
 #include "base/log.h"
 #include "gateway/gateway.h"
 
+static const char *const admin_words[] = {"auto", "local", "key", NULL}; /* as enum gw_admin_access */
 static const char *const metrics_words[] = {"auto", "open", "key", NULL};
 static const char *const level_words[] = {"error", "warn", "info", "debug", NULL}; /* as enum log_level */
 
@@ -24,6 +25,13 @@ const struct conf_directive gw_config_directives[] = {
     ROW("tls_cert", CONF_STR, tls_cert, 0, 0),
     ROW("tls_key", CONF_STR, tls_key, 0, 0),
     ROW("plain_anywhere", CONF_BOOL, plain_anywhere, 0, 0),
+    WORDS("admin", admin, admin_words),
+    ROW("access_log", CONF_STR, access_log, 0, 0),
+    ROW("usage_log", CONF_STR, usage_log, 0, 0),
+    ROW("log_prompts", CONF_BOOL, log_prompts, 0, 0),
+    ROW("trusted_proxies", CONF_LIST, trusted_proxies, 0, 0),
+    ROW("proxy_protocol", CONF_BOOL, proxy_protocol, 0, 0),
+    ROW("ticket_period", CONF_MS, ticket_ms, 1000, 24 * HOUR),
     WORDS("metrics", metrics, metrics_words),
     ROW("cors_origins", CONF_LIST, cors_origins, 0, 0),
     ROW("pages", CONF_BOOL, pages, 0, 0),
@@ -70,7 +78,7 @@ void gw_config_default(struct gw_config *c)
         .header_bytes = 32u << 10, .body_bytes = 32u << 20, .body_bytes_total = 256u << 20, .prompt_memory = 256u << 20,
         .backlog_high = 64u << 10, .backlog_low = 16u << 10, .backlog_max = 8u << 20, .write_min = 4096, .socket_buffer = 128u << 10,
         .handshake_ms = 10000, .header_ms = 15000, .body_ms = 30000, .body_total_ms = 300000, .idle_ms = 75000, .write_stall_ms = 60000,
-        .heartbeat_ms = 10000, .request_ms = 0, .engine_lost_ms = 60000, .drain_ms = 30000, .log_level = LOG_INFO,
+        .heartbeat_ms = 10000, .request_ms = 0, .engine_lost_ms = 60000, .drain_ms = 30000, .ticket_ms = 3600000, .log_level = LOG_INFO,
     };
 }
 

@@ -18,6 +18,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/log.h"
 #include "gateway/server_internal.h"
 
 #define READS_PER_EVENT 4           /* then the others get their turn */
@@ -26,6 +27,7 @@
 
 static void on_io(evutil_socket_t fd, short what, void *arg);
 static void conn_readable(struct gw_conn *c);
+static void conn_proxy(struct gw_conn *c);
 
 static const struct gw_server_config *cfg_of(const struct gw_conn *c) { return &c->loop->server->cfg; }
 
@@ -186,6 +188,8 @@ static void conn_free(struct gw_conn *c)
     gw_http1_free(&c->http);
     buf_free(&c->ahead);
     buf_free(&c->out);
+    if (c->release)
+        c->release(c->owner);
     if (c->in_peers)
         gw_peers_leave(l->server->peers, &c->peer_key);
     free(c);
@@ -217,7 +221,7 @@ void conn_finish(struct gw_conn *c)
     } else if (c->linger || c->ahead.len)
         start_linger(c);
     else {
-        if (c->ssl && c->state != CONN_HANDSHAKE)
+        if (c->ssl && c->state > CONN_HANDSHAKE)
             tls_bye(c->ssl);
         conn_lost(c, GW_GONE_CLOSED);
     }
@@ -479,6 +483,8 @@ static void conn_eof(struct gw_conn *c, bool broken)
 {
     if (c->state == CONN_HANDSHAKE)
         COUNT(c->loop, handshakes_failed);
+    else if (c->state == CONN_PROXY)
+        COUNT(c->loop, proxy_errors);
     if (c->state == CONN_READ && !broken && conn_backlog(c) && !c->x)
         conn_finish(c); /* answers are still on their way to a client that only closed its sending half */
     else
@@ -577,7 +583,9 @@ static void on_io(evutil_socket_t fd, short what, void *arg)
     if (c->state == CONN_DEAD)
         return;
     if (what & EV_READ) {
-        if (c->state == CONN_HANDSHAKE)
+        if (c->state == CONN_PROXY)
+            conn_proxy(c);
+        else if (c->state == CONN_HANDSHAKE)
             conn_handshake(c);
         else if (c->state == CONN_LINGER)
             discard(c);
@@ -606,9 +614,8 @@ void conn_deadline(struct gw_conn *c, enum dl_kind kind)
 {
     switch (kind) {
     case DL_HANDSHAKE:
-        COUNT(c->loop, handshakes_failed);
         COUNT(c->loop, timeouts);
-        conn_lost(c, GW_GONE_CLOSED);
+        conn_eof(c, true);
         break;
     case DL_HEADER:
         if (gw_http1_started(&c->http))
@@ -667,31 +674,98 @@ static void put_peer(struct gw_conn *c, const struct sockaddr *from)
     }
 }
 
-/* Takes the descriptor; the connection was counted in server->open. */
-void conn_accepted(gw_loop *l, int fd, const struct sockaddr *from, const struct gw_peer_key *key)
+static void set_peer(struct gw_conn *c, const struct sockaddr *from)
+{
+    put_peer(c, from);
+    gw_peer_key_of(from, &c->peer_key);
+    c->trusted = gw_nets_has(&cfg_of(c)->trusted, from);
+    c->loopback = from->sa_family == AF_INET ? ntohl(((const struct sockaddr_in *)(const void *)from)->sin_addr.s_addr) >> 24 == 127
+                                             : IN6_IS_ADDR_LOOPBACK(&((const struct sockaddr_in6 *)(const void *)from)->sin6_addr);
+}
+
+/* Its bytes may be read from now on. */
+static void conn_begin(struct gw_conn *c)
+{
+    if (c->ssl) {
+        SSL_set_accept_state(c->ssl);
+        c->state = CONN_HANDSHAKE;
+        c->in_handshake = true;
+        c->loop->handshakes++;
+        COUNT(c->loop, handshakes_open);
+        await(c, DL_HANDSHAKE);
+    } else {
+        c->state = CONN_READ;
+        conn_await_input(c);
+    }
+}
+
+/* The header is read to its last byte and not further: what follows belongs to TLS. */
+static void conn_proxy(struct gw_conn *c)
+{
+    union gw_addr from;
+    struct err e;
+    bool local;
+    size_t want = GW_PROXY2_FIXED;
+    for (;;) {
+        if (c->ahead.len >= GW_PROXY2_FIXED && !(want = gw_proxy2_length((const uint8_t *)c->ahead.data))) {
+            conn_eof(c, true);
+            return;
+        }
+        if (c->ahead.len == want)
+            break;
+        ssize_t n = sock_result(recv(c->fd, c->loop->in, want - c->ahead.len, 0), IO_READ);
+        if (n == IO_READ)
+            return;
+        if (n <= 0 || !buf_add(&c->ahead, c->loop->in, (size_t)n)) {
+            conn_eof(c, true);
+            return;
+        }
+    }
+    if (gw_proxy2_parse((const uint8_t *)c->ahead.data, want, &from, &local, &e)) {
+        log_info("http: %s: %s", c->peer, e.msg);
+        conn_eof(c, true);
+        return;
+    }
+    buf_free(&c->ahead);
+    if (!local) {
+        set_peer(c, &from.sa);
+        c->loopback = false; /* it came through a proxy, whatever that says */
+        c->in_peers = c->loop->server->peers && !c->trusted && gw_peers_enter(c->loop->server->peers, &c->peer_key);
+        if (c->loop->server->peers && !c->trusted && !c->in_peers) {
+            COUNT(c->loop, connections_refused_address);
+            conn_lost(c, GW_GONE_CLOSED);
+            return;
+        }
+    }
+    conn_begin(c);
+}
+
+/* Takes the descriptor; the connection was counted in server->open, and where in_peers among its address's. */
+void conn_accepted(gw_loop *l, int fd, const struct sockaddr *from, bool in_peers)
 {
     struct gw_conn *c = calloc(1, sizeof *c);
     if (!c || (l->tls && (!(c->ssl = SSL_new(l->tls)) || !SSL_set_fd(c->ssl, fd)))) {
+        struct gw_peer_key key;
         if (c)
             SSL_free(c->ssl);
         free(c);
         close(fd);
         COUNT(l, connections_refused);
-        if (l->server->peers)
-            gw_peers_leave(l->server->peers, key);
+        gw_peer_key_of(from, &key);
+        if (in_peers)
+            gw_peers_leave(l->server->peers, &key);
         atomic_fetch_sub_explicit(&l->server->open, 1, memory_order_relaxed);
         return;
     }
     c->loop = l;
     c->fd = fd;
-    c->peer_key = *key;
-    c->in_peers = l->server->peers != NULL;
+    c->in_peers = in_peers;
     c->gone = GW_GONE_CLOSED;
     c->dl_kind = DL_NONE;
     gw_http1_init(&c->http, &l->server->cfg.http);
     buf_init(&c->out, ANSWER_MAX);
     buf_init(&c->ahead, l->server->cfg.pipeline_max + IN_BYTES);
-    put_peer(c, from);
+    set_peer(c, from);
     if ((c->next = l->conns))
         c->next->prev = c;
     l->conns = c;
@@ -700,15 +774,9 @@ void conn_accepted(gw_loop *l, int fd, const struct sockaddr *from, const struct
     event_assign(&c->rd, l->base, fd, EV_READ | EV_PERSIST, on_io, c);
     event_assign(&c->wr, l->base, fd, EV_WRITE | EV_PERSIST, on_io, c);
     event_add(&c->rd, NULL);
-    if (c->ssl) {
-        SSL_set_accept_state(c->ssl);
-        c->state = CONN_HANDSHAKE;
-        c->in_handshake = true;
-        l->handshakes++;
-        COUNT(l, handshakes_open);
+    if (l->server->cfg.proxy_protocol) {
+        c->state = CONN_PROXY;
         await(c, DL_HANDSHAKE);
-    } else {
-        c->state = CONN_READ;
-        conn_await_input(c);
-    }
+    } else
+        conn_begin(c);
 }

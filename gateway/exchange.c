@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/clock.h"
 #include "base/json.h"
 #include "base/log.h"
 #include "gateway/server_internal.h"
@@ -161,6 +162,16 @@ static void new_id(gw_loop *l, char out[ID_MAX + 1])
     out[28] = 0;
 }
 
+/* For the log: bytes that never became a request. */
+static void tell_refused(struct gw_conn *c, int status, const char *id, size_t n)
+{
+    const struct gw_handler *h = &c->loop->server->cfg.handler;
+    struct gw_request r = {.method_name = "-", .path = "-", .host = "", .id = id, .peer = c->peer, .client = c->peer, .tls = c->ssl != NULL, .head = &c->http};
+    struct gw_done d = {.status = status, .bytes = n, .cut = true, .owner = c->owner};
+    if (h->on_done)
+        h->on_done(h->ctx, &r, &d);
+}
+
 void answer_error(struct gw_conn *c, int status, const char *message)
 {
     static const struct gw_header again = {"Retry-After", "1"};
@@ -176,8 +187,13 @@ void answer_error(struct gw_conn *c, int status, const char *message)
     put_head(c->loop, &h);
     if (!c->x || !c->x->head_only)
         buf_add(&c->loop->out, body.data, body.len);
-    buf_free(&body);
     count_status(c->loop, status);
+    if (c->x) {
+        c->x->status = status;
+        c->x->bytes = body.len;
+    } else
+        tell_refused(c, status, id, body.len);
+    buf_free(&body);
     send_scratch(c);
 }
 
@@ -189,6 +205,49 @@ static bool sane_id(const char *s)
         if (n == ID_MAX || !((s[n] >= '0' && s[n] <= '9') || ((s[n] | 0x20) >= 'a' && (s[n] | 0x20) <= 'z') || strchr("-_.:", s[n])))
             return false;
     return n > 0;
+}
+
+/* Proxies append to the header or add one more of it: all its values count, the last one most. */
+static void set_client(gw_exchange *x)
+{
+    const struct gw_conn *c = x->conn;
+    const char *colon = strrchr(c->peer, ':');
+    size_t skip = c->peer[0] == '[', n = colon ? (size_t)(colon - c->peer) - 2 * skip : 0;
+    if (n >= sizeof x->client)
+        n = 0;
+    memcpy(x->client, c->peer + skip, n);
+    if (!c->trusted)
+        return;
+    struct buf all;
+    char text[GW_ADDR_TEXT];
+    buf_init(&all, 8192);
+    for (unsigned i = 0; i < c->http.n_fields; i++) {
+        const char *name, *value = gw_http1_at(&c->http, i, &name);
+        if (!strcmp(name, "x-forwarded-for"))
+            buf_printf(&all, "%s%s", all.len ? "," : "", value);
+    }
+    if (all.len && !all.failed && gw_forwarded_for(all.data, &c->loop->server->cfg.trusted, text))
+        memcpy(x->client, text, sizeof text);
+    buf_free(&all);
+}
+
+/* A proxy on this machine makes strangers look local, and so does a browser that was lured to a name of ours (DNS rebinding). */
+bool gw_exchange_local(const gw_exchange *x)
+{
+    const struct gw_conn *c = x->conn;
+    static const char *const tell[] = {"x-forwarded-for", "forwarded", "via", "x-real-ip", "x-forwarded-host", "origin"};
+    static const char *const hosts[] = {"localhost", "127.0.0.1", "[::1]"};
+    if (!c->loopback)
+        return false;
+    for (size_t i = 0; i < sizeof tell / sizeof *tell; i++)
+        if (gw_http1_get(&c->http, tell[i]))
+            return false;
+    for (size_t i = 0; i < sizeof hosts / sizeof *hosts; i++) {
+        size_t n = strlen(hosts[i]);
+        if (!strncasecmp(c->http.host, hosts[i], n) && (!c->http.host[n] || c->http.host[n] == ':'))
+            return true;
+    }
+    return false;
 }
 
 gw_exchange *exchange_new(struct gw_conn *c)
@@ -203,11 +262,13 @@ gw_exchange *exchange_new(struct gw_conn *c)
     else
         new_id(c->loop, x->id);
     x->conn = c;
+    x->start_ns = clock_now_ns();
+    set_client(x);
     x->keep = h->keep_alive;
     x->head_only = h->method == GW_HEAD;
     x->body_max = c->loop->server->cfg.http.body_max;
     x->req = (struct gw_request){.method = h->method, .method_name = h->method_name, .path = h->path, .query = h->query, .host = h->host, .id = x->id,
-                                 .peer = c->peer, .tls = c->ssl != NULL, .keep_alive = h->keep_alive, .minor = h->minor,
+                                 .peer = c->peer, .client = x->client, .tls = c->ssl != NULL, .keep_alive = h->keep_alive, .minor = h->minor,
                                  .content_length = h->content_length, .head = h};
     COUNT(c->loop, requests);
     COUNT(c->loop, exchanges_open);
@@ -224,6 +285,11 @@ static void uncharge(gw_exchange *x)
 void exchange_free(gw_exchange *x)
 {
     gw_loop *l = x->conn->loop;
+    const struct gw_handler *h = &l->server->cfg.handler;
+    if (h->on_done) {
+        struct gw_done d = {.status = x->status, .bytes = x->bytes, .ns = clock_now_ns() - x->start_ns, .cut = x->cut || x->gone, .owner = x->conn->owner};
+        h->on_done(h->ctx, &x->req, &d);
+    }
     uncharge(x);
     buf_free(&x->body);
     COUNT_BY(l, exchanges_open, -1);
@@ -236,6 +302,18 @@ const char *gw_request_header(const struct gw_request *r, const char *lower_name
 gw_loop *gw_exchange_loop(const gw_exchange *x) { return x->conn->loop; }
 const char *gw_exchange_id(const gw_exchange *x) { return x->id; }
 void gw_exchange_cors(gw_exchange *x, const char *origin) { x->origin = origin; }
+
+void gw_exchange_close_after(gw_exchange *x) { x->close = true; }
+void *gw_exchange_owner(const gw_exchange *x) { return x->conn->owner; }
+
+void gw_exchange_claim(gw_exchange *x, void *owner, void (*release)(void *owner))
+{
+    struct gw_conn *c = x->conn;
+    if (c->release)
+        c->release(c->owner);
+    c->owner = owner;
+    c->release = release;
+}
 
 void gw_exchange_body_max(gw_exchange *x, uint64_t bytes)
 {
@@ -298,6 +376,8 @@ void gw_respond(gw_exchange *x, int status, const char *content_type, const stru
         if (!none && !x->head_only)
             buf_add(&c->loop->out, body, n);
         count_status(c->loop, status);
+        x->status = status;
+        x->bytes = none || x->head_only ? 0 : n;
         send_scratch(c);
     }
     end(x, keep);
@@ -339,6 +419,7 @@ void gw_stream_start(gw_exchange *x, int status, const char *content_type, const
                         .content_type = content_type ? content_type : "text/event-stream", .id = x->id, .origin = x->origin, .extra = all, .n_extra = n};
     put_head(c->loop, &head);
     count_status(c->loop, status);
+    x->status = status;
     send_scratch(c);
     if (heartbeat && c->state != CONN_DEAD)
         deadline_arm(c->loop, DL_BEAT, &c->beat);
@@ -368,6 +449,7 @@ int gw_stream_write(gw_exchange *x, const void *p, size_t n)
         conn_lost(c, GW_GONE_STALLED);
         return ERR_CLOSED;
     }
+    x->bytes += n;
     if (x->chunked) {
         buf_reset(&c->loop->out);
         put_chunk(&c->loop->out, p, n);
@@ -402,13 +484,17 @@ void gw_stream_finish(gw_exchange *x, const void *p, size_t n)
     if (n > c->loop->server->cfg.backlog_max || conn_backlog(c) > c->loop->server->cfg.backlog_max - n) {
         conn_lost(c, GW_GONE_STALLED);
     } else if (x->chunked && !x->head_only && c->state != CONN_DEAD) {
+        x->bytes += n;
         buf_reset(b);
         if (n)
             put_chunk(b, p, n);
         buf_add(b, "0\r\n\r\n", 5);
         send_scratch(c);
-    } else if (!x->head_only)
+    } else if (!x->head_only) {
+        x->bytes += n;
         conn_send(c, p, n);
+    }
+    x->cut = c->state == CONN_DEAD;
     end(x, x->keep && !c->loop->draining);
 }
 
@@ -422,6 +508,7 @@ void gw_abort(gw_exchange *x)
     if (c->state != CONN_DEAD && x->phase == X_STREAM && !x->chunked)
         setsockopt(c->fd, SOL_SOCKET, SO_LINGER, &reset, sizeof reset);
     c->x = NULL;
+    x->cut = true;
     exchange_free(x);
     conn_lost(c, GW_GONE_CLOSED);
 }

@@ -28,6 +28,11 @@ struct gw_gateway {
     char key[GW_STATE_KEY_BYTES];
     bool key_made;
     struct gw_cert cert;           /* empty strings: plain HTTP */
+    gw_journal *access, *usage;
+    char *keys_file, *api_key, *state_dir; /* for a reload; state_dir: the certificate there is ours */
+    char hosts[GW_LISTEN_MAX][HOST_MAX];
+    const char *cert_hosts[GW_LISTEN_MAX]; /* named in that certificate; point into hosts */
+    size_t n_cert_hosts;
 };
 
 /* ---- addresses -------------------------------------------------------------------------------------------- */
@@ -93,6 +98,8 @@ static int open_keys(gw_gateway *g, const struct gw_config *c, const char *outsi
             return rc;
         key = g->key;
     }
+    if ((c->keys_file && !(g->keys_file = strdup(c->keys_file))) || (key && !(g->api_key = strdup(key))))
+        return err_set(e, ERR_NOMEM, "keys");
     return gw_tenants_open(&g->tenants, c->keys_file, key, e);
 }
 
@@ -103,8 +110,6 @@ static bool copy_path(char *out, const char *s)
 
 static int find_certificate(gw_gateway *g, const struct gw_config *c, const struct gw_server_config *sc, struct err *e)
 {
-    const char *hosts[GW_LISTEN_MAX];
-    size_t n = 0;
     if (!c->tls) {
         if (c->tls_cert || c->tls_key)
             return err_set(e, ERR_INVALID, "tls is off, but tls_cert or tls_key is given");
@@ -121,8 +126,10 @@ static int find_certificate(gw_gateway *g, const struct gw_config *c, const stru
         return err_set(e, ERR_INVALID, "tls: expected tls_cert and tls_key, or a state_dir to keep a certificate of our own in, found none of them");
     for (unsigned i = 0; i < sc->n_listen; i++)
         if (!is_loopback(sc->listen[i].host) && strcmp(sc->listen[i].host, "0.0.0.0") && strcmp(sc->listen[i].host, "::"))
-            hosts[n++] = sc->listen[i].host;
-    return gw_cert_ensure(c->state_dir, hosts, n, &g->cert, e);
+            g->cert_hosts[g->n_cert_hosts++] = sc->listen[i].host;
+    if (!(g->state_dir = strdup(c->state_dir)))
+        return err_set(e, ERR_NOMEM, "state_dir");
+    return gw_cert_ensure(c->state_dir, g->cert_hosts, g->n_cert_hosts, &g->cert, e);
 }
 
 /* ---- opening ---------------------------------------------------------------------------------------------- */
@@ -133,6 +140,8 @@ static void server_config(const struct gw_config *c, const gw_gateway *g, bool o
     s->cert_file = *g->cert.cert ? g->cert.cert : NULL;
     s->key_file = *g->cert.cert ? g->cert.key : NULL;
     s->plain_anywhere = c->plain_anywhere;
+    s->proxy_protocol = c->proxy_protocol;
+    s->ticket_s = (uint32_t)(c->ticket_ms / 1000);
     s->http.head_bytes_max = c->header_bytes;
     s->http.headers_max = (unsigned)c->headers_max;
     s->http.body_max = c->body_bytes;
@@ -177,25 +186,44 @@ static int open_inside(gw_gateway *g, const struct gw_config *c, const struct gw
     ec.lost_ms = (uint32_t)c->engine_lost_ms;
     if ((rc = gw_engine_open(&g->engine, &ec, e)) || (rc = gw_work_open(&g->work, (unsigned)c->workers, (size_t)c->preparing_max, e)))
         return rc;
+    if ((c->access_log && (rc = gw_journal_open(&g->access, c->access_log, e))) || (c->usage_log && (rc = gw_journal_open(&g->usage, c->usage_log, e))))
+        return rc;
+    ac.access = g->access;
+    ac.usage = g->usage;
+    ac.log_prompts = c->log_prompts;
+    ac.admin_local = c->admin == GW_ADMIN_LOCAL || (c->admin == GW_ADMIN_AUTO && !outside && !c->trusted_proxies.n);
     ac.tenants = g->tenants;
     ac.engine = g->engine;
     ac.work = g->work;
     return gw_app_open(&g->app, &ac, e);
 }
 
+static int read_proxies(const struct gw_config *c, struct gw_server_config *s, struct err *e)
+{
+    int rc = ERR_OK;
+    for (size_t i = 0; i < c->trusted_proxies.n && !rc; i++)
+        if ((rc = gw_nets_add(&s->trusted, c->trusted_proxies.items[i], e)))
+            err_prefix(e, rc, "trusted_proxies");
+    if (!rc && c->proxy_protocol && !c->trusted_proxies.n)
+        rc = err_set(e, ERR_INVALID, "proxy_protocol: expected trusted_proxies too, since anybody could claim to be anybody");
+    if (!rc && c->log_prompts && !c->usage_log)
+        rc = err_set(e, ERR_INVALID, "log_prompts: expected a usage_log to write them to");
+    return rc;
+}
+
 int gw_gateway_open(gw_gateway **out, const struct gw_config *c, struct err *e)
 {
     struct gw_server_config sc;
-    char hosts[GW_LISTEN_MAX][HOST_MAX];
     const char *outside;
     int rc;
     *out = NULL;
     gw_server_config_default(&sc);
-    if ((rc = read_listen(c, &sc, hosts, &outside, e)))
-        return rc;
     gw_gateway *g = calloc(1, sizeof *g);
     if (!g)
         return err_set(e, ERR_NOMEM, "gateway");
+    g->stop_fd = -1;
+    if ((rc = read_listen(c, &sc, g->hosts, &outside, e)) || (rc = read_proxies(c, &sc, e)))
+        goto out;
     g->drain_ms = (uint32_t)c->drain_ms;
     if ((g->stop_fd = eventfd(0, EFD_CLOEXEC)) < 0) {
         rc = err_set(e, ERR_IO, "gateway: %s", strerror(errno));
@@ -208,12 +236,33 @@ int gw_gateway_open(gw_gateway **out, const struct gw_config *c, struct err *e)
         goto out;
     gw_app_set_server(g->app, g->server);
     for (unsigned i = 0; i < sc.n_listen; i++)
-        log_info("listening addr=%s:%u tls=%s", hosts[i], gw_server_port(g->server, i), *g->cert.cert ? "on" : "off");
+        log_info("listening addr=%s:%u tls=%s", g->hosts[i], gw_server_port(g->server, i), *g->cert.cert ? "on" : "off");
     *out = g;
     g = NULL;
 out:
     gw_gateway_close(g);
     return rc;
+}
+
+/* ---- reload ------------------------------------------------------------------------------------------------ */
+
+int gw_gateway_reload(gw_gateway *g, struct err *e)
+{
+    int rc = gw_tenants_reload(g->tenants, g->keys_file, g->api_key, e), other = ERR_OK;
+    struct err why = {0};
+    struct gw_cert cert = g->cert;
+    gw_journal_reopen(g->access);
+    gw_journal_reopen(g->usage);
+    if (*g->cert.cert) {
+        other = g->state_dir ? gw_cert_ensure(g->state_dir, g->cert_hosts, g->n_cert_hosts, &cert, &why) : ERR_OK;
+        if (!other && !(other = gw_server_reload_tls(g->server, cert.cert, cert.key, &why)))
+            g->cert = cert;
+    }
+    if (rc && other)
+        log_error("reload: %s", why.msg); /* the caller reports the first */
+    else if (other)
+        *e = why;
+    return rc ? rc : other;
 }
 
 /* ---- running ---------------------------------------------------------------------------------------------- */
@@ -253,8 +302,13 @@ void gw_gateway_close(gw_gateway *g)
     gw_engine_close(g->engine);
     gw_app_close(g->app);
     gw_tenants_close(g->tenants);
+    gw_journal_close(g->access);
+    gw_journal_close(g->usage);
     if (g->stop_fd >= 0)
         close(g->stop_fd);
+    free(g->keys_file);
+    free(g->api_key);
+    free(g->state_dir);
     free(g);
 }
 

@@ -14,20 +14,24 @@
 #include "base/err.h"
 #include "gateway/tenant.h"
 
+enum gw_admin_access { GW_ADMIN_AUTO /* as GW_ADMIN_LOCAL on loopback, a key elsewhere */, GW_ADMIN_LOCAL, GW_ADMIN_KEY };
 enum gw_metrics_access { GW_METRICS_AUTO /* open on loopback, key elsewhere */, GW_METRICS_OPEN, GW_METRICS_KEY };
 
 /* conf/gateway.conf says what each means. 0 and NULL as given there. */
 struct gw_config {
     struct conf_list listen;               /* "host:port"; empty: 127.0.0.1:8443 */
     const char *engine;
+    struct conf_list trusted_proxies;      /* addresses and networks */
+    const char *access_log, *usage_log;    /* "stderr" or a file; NULL: none */
     const char *state_dir, *keys_file, *api_key, *tls_cert, *tls_key;
-    bool tls, plain_anywhere, pages;
+    bool tls, plain_anywhere, pages, proxy_protocol, log_prompts;
+    int admin;                             /* enum gw_admin_access */
     int metrics;                           /* enum gw_metrics_access */
     struct conf_list cors_origins;         /* pages that may call from a browser; "*": any */
     int64_t threads, workers, connections_max, connections_address_max, handshakes_max, streams_max, queue_requests, queue_share, preparing_max, headers_max;
     uint64_t queue_tokens;                 /* a plain number; K M G work */
     uint64_t header_bytes, body_bytes, body_bytes_total, prompt_memory, backlog_high, backlog_low, backlog_max, write_min, socket_buffer;
-    uint64_t handshake_ms, header_ms, body_ms, body_total_ms, idle_ms, write_stall_ms, heartbeat_ms, request_ms, engine_lost_ms, drain_ms;
+    uint64_t handshake_ms, header_ms, body_ms, body_total_ms, idle_ms, write_stall_ms, heartbeat_ms, request_ms, engine_lost_ms, drain_ms, ticket_ms;
     int log_level;                         /* enum log_level */
     bool log_json;
 };
@@ -43,6 +47,9 @@ typedef struct gw_gateway gw_gateway;
 int gw_gateway_open(gw_gateway **out, const struct gw_config *c, struct err *e);
 unsigned gw_gateway_run(gw_gateway *g);     /* until gw_gateway_stop, then drains for drain_ms; how many requests were cut off */
 void gw_gateway_stop(gw_gateway *g);
+/* Reads the keys file and the certificate again and opens the log files again; streams and connections go on. What fails is said in *e
+ * and stays as it was, the rest is done all the same. One caller at a time; while gw_gateway_run runs. */
+int gw_gateway_reload(gw_gateway *g, struct err *e);
 void gw_gateway_close(gw_gateway *g);       /* NULL is fine */
 
 uint16_t gw_gateway_port(const gw_gateway *g, unsigned i);   /* the bound port of listen[i] */

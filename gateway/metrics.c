@@ -3,13 +3,14 @@
 #include <stdio.h>
 
 static const char *const route_names[GW_ROUTES] = {"/v1/chat/completions", "/v1/completions", "/v1/messages", "/v1/messages/count_tokens",
-                                                  "/tokenize", "/detokenize", "/v1/models", "/v1/models/{id}", "/health", "/ready", "/metrics", "pages", "other"};
+                                                  "/tokenize", "/detokenize", "/v1/models", "/v1/models/{id}", "/health", "/ready", "/metrics", "pages", "/admin/requests", "other"};
 static const char *const outcome_names[GW_OUTCOMES] = {"stop", "length", "cancelled", "stalled", "deadline", "failed", "lost", "refused"};
 static const int statuses[GW_STATUS_SLOTS - 1] = {200, 204, 304, 400, 401, 403, 404, 405, 408, 413, 415, 429, 500, 501, 502, 503, 504, 529};
 static const double bounds_s[GW_HISTOGRAM_BUCKETS] = {0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.25,
                                                       0.5,   0.75,   1,     2.5,  5,     10,   30,    60,  300,  1800};
 
 const char *gw_outcome_name(enum gw_outcome o) { return outcome_names[o]; }
+const char *gw_route_name(enum gw_route r) { return route_names[r]; }
 
 void gw_metrics_answer(struct gw_metrics *m, enum gw_route r, int status)
 {
@@ -96,6 +97,7 @@ static void put_server(const struct gw_counters *c, struct buf *b)
     put(b, "counter", "connections_total", "Connections accepted.", c->connections);
     put(b, "counter", "connections_refused_total", "Connections closed at once: too many.", c->connections_refused);
     put(b, "counter", "connections_refused_address_total", "Connections closed at once: too many of one address.", c->connections_refused_address);
+    put(b, "counter", "proxy_errors_total", "Connections closed for a bad PROXY header, or for coming from no trusted proxy.", c->proxy_errors);
     put(b, "gauge", "addresses", "Addresses with open connections, where they are counted.", c->addresses);
     put(b, "counter", "accept_pauses_total", "Times a loop accepted nothing for a while: no descriptors, or too many handshakes.", c->accept_pauses);
     put(b, "gauge", "tls_handshakes_open", "Unfinished TLS handshakes.", c->handshakes_open);
@@ -131,6 +133,9 @@ void gw_metrics_write(struct gw_metrics *m, const struct gw_metrics_now *now, st
     put(b, "gauge", "queue_requests", "Requests submitted and not yet started.", now->waiting);
     put(b, "gauge", "queue_tokens", "Their prompt tokens.", now->waiting_tokens);
     put(b, "gauge", "preparing_requests", "Requests whose prompt waits to be rendered.", now->preparing);
+    put(b, "gauge", "requests_open", "Requests for text from their arrival to their end.", now->running);
+    put(b, "gauge", "log_bytes_waiting", "Bytes of access and usage lines not yet written.", now->log_bytes);
+    put(b, "counter", "log_lines_dropped_total", "Access and usage lines dropped because the disk is too slow.", now->log_dropped);
     put_engine(now->engine, b);
     put_server(now->server, b);
     put(b, "gauge", "resident_bytes", "Resident memory of the gateway process.", now->rss_bytes);

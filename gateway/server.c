@@ -24,15 +24,14 @@ void gw_server_config_default(struct gw_server_config *c)
         .body_bytes_total_max = 256u << 20,
         .connections_max = 20000, .handshakes_max = 1024,
         .handshake_ms = 10000, .header_ms = 15000, .body_ms = 30000, .body_total_ms = 300000, .idle_ms = 75000,
-        .write_stall_ms = 30000, .linger_ms = 2000, .heartbeat_ms = 15000,
+        .write_stall_ms = 30000, .linger_ms = 2000, .heartbeat_ms = 15000, .ticket_s = 3600,
         .backlog_high = 64 << 10, .backlog_low = 16 << 10, .backlog_max = 4 << 20, .write_min = 4096,
         .pipeline_max = 64 << 10, .post_max = 65536, .sndbuf = 128 << 10};
 }
 
 /* ---- addresses ------------------------------------------------------------------------------------------------- */
-union addr { struct sockaddr sa; struct sockaddr_in in; struct sockaddr_in6 in6; };
 
-static int parse_addr(const struct gw_listen *from, uint16_t port, union addr *a, socklen_t *len, struct err *e)
+static int parse_addr(const struct gw_listen *from, uint16_t port, union gw_addr *a, socklen_t *len, struct err *e)
 {
     const char *host = !strcmp(from->host, "localhost") ? "127.0.0.1" : from->host;
     char bare[64];
@@ -56,7 +55,7 @@ static int parse_addr(const struct gw_listen *from, uint16_t port, union addr *a
     return ERR_OK;
 }
 
-static bool is_loopback(const union addr *a)
+static bool is_loopback(const union gw_addr *a)
 {
     if (a->sa.sa_family == AF_INET)
         return ntohl(a->in.sin_addr.s_addr) >> 24 == 127;
@@ -73,7 +72,7 @@ static int check_config(const struct gw_server_config *c, struct err *e)
         return err_set(e, ERR_INVALID, "server limits contradict each other (backlog low %zu, high %zu, max %zu; threads %u)", c->backlog_low,
                        c->backlog_high, c->backlog_max, c->threads);
     for (unsigned i = 0; i < c->n_listen; i++) {
-        union addr a;
+        union gw_addr a;
         socklen_t len;
         int rc = parse_addr(&c->listen[i], c->listen[i].port, &a, &len, e);
         if (rc)
@@ -105,7 +104,7 @@ static void tune(int fd, const struct gw_server_config *c)
         set_int(fd, SOL_SOCKET, SO_SNDBUF, c->sndbuf);
 }
 
-static int open_socket(const union addr *a, socklen_t len, bool share, int *out, struct err *e)
+static int open_socket(const union gw_addr *a, socklen_t len, bool share, int *out, struct err *e)
 {
     int fd = socket(a->sa.sa_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
     if (fd < 0)
@@ -127,7 +126,7 @@ static int open_socket(const union addr *a, socklen_t len, bool share, int *out,
 static int listen_on(gw_server *s, gw_loop *l, unsigned i, struct err *e)
 {
     const struct gw_listen *from = &s->cfg.listen[i];
-    union addr a;
+    union gw_addr a;
     socklen_t len;
     int fd = -1, rc = parse_addr(from, l->index ? s->port[i] : from->port, &a, &len, e);
     if (rc)
@@ -207,12 +206,18 @@ static bool handshake_room(gw_loop *l)
 }
 
 /* Closes at once whom the bounds exclude. */
-static bool within_bounds(gw_loop *l, int fd, const struct gw_peer_key *k)
+static bool within_bounds(gw_loop *l, int fd, const struct sockaddr *from, bool *in_peers)
 {
     gw_server *s = l->server;
+    struct gw_peer_key k;
+    bool trusted = gw_nets_has(&s->cfg.trusted, from);
+    gw_peer_key_of(from, &k);
+    *in_peers = s->peers && !trusted;
     if (atomic_fetch_add_explicit(&s->open, 1, memory_order_relaxed) >= s->cfg.connections_max)
         COUNT(l, connections_refused);
-    else if (s->peers && !gw_peers_enter(s->peers, k))
+    else if (s->cfg.proxy_protocol && !trusted)
+        COUNT(l, proxy_errors);
+    else if (*in_peers && !gw_peers_enter(s->peers, &k))
         COUNT(l, connections_refused_address);
     else
         return true;
@@ -223,8 +228,8 @@ static bool within_bounds(gw_loop *l, int fd, const struct gw_peer_key *k)
 
 static bool accept_one(gw_loop *l, int listen_fd)
 {
-    union addr a;
-    struct gw_peer_key key;
+    union gw_addr a;
+    bool in_peers;
     socklen_t len = sizeof a;
     if (l->tls && !handshake_room(l))
         return false;
@@ -234,9 +239,8 @@ static bool accept_one(gw_loop *l, int listen_fd)
             pause_accept(l, strerror(errno));
         return errno == ECONNABORTED || errno == EINTR;
     }
-    gw_peer_key_of(&a.sa, &key);
-    if (within_bounds(l, fd, &key))
-        conn_accepted(l, fd, &a.sa, &key);
+    if (within_bounds(l, fd, &a.sa, &in_peers))
+        conn_accepted(l, fd, &a.sa, in_peers);
     return true;
 }
 
@@ -264,7 +268,7 @@ static void set_durations(gw_server *s)
         s->ns[k] = ms[k] * NS_PER_MS;
 }
 
-static int open_loop(gw_server *s, unsigned i, const unsigned char *ticket_keys, struct err *e)
+static int open_loop(gw_server *s, unsigned i, struct err *e)
 {
     const struct gw_server_config *c = &s->cfg;
     gw_loop *l;
@@ -273,7 +277,7 @@ static int open_loop(gw_server *s, unsigned i, const unsigned char *ticket_keys,
         return rc;
     s->loops[s->n_loops++] = l;
     l->handshakes_max = (c->handshakes_max + s->n_planned - 1) / s->n_planned;
-    if (c->cert_file && (rc = tls_ctx_new(&l->tls, c->cert_file, c->key_file, ticket_keys, e)))
+    if (c->cert_file && (rc = tls_ctx_new(&l->tls, c->cert_file, c->key_file, &s->tickets, e)))
         return rc;
     for (unsigned k = 0; k < c->n_listen; k++) {
         if ((rc = listen_on(s, l, k, e)))
@@ -288,7 +292,6 @@ static int open_loop(gw_server *s, unsigned i, const unsigned char *ticket_keys,
 int gw_server_open(gw_server **out, const struct gw_server_config *cfg, struct err *e)
 {
     int rc = ERR_OK;
-    unsigned char ticket_keys[80];
     gw_server *s = NULL;
 
     *out = NULL;
@@ -304,12 +307,13 @@ int gw_server_open(gw_server **out, const struct gw_server_config *cfg, struct e
     set_durations(s);
     if (cfg->connections_address_max && (rc = gw_peers_open(&s->peers, cfg->connections_max, cfg->connections_address_max, e)))
         goto out;
-    if (!hash_random(ticket_keys, sizeof ticket_keys)) {
+    s->has_tickets = true;
+    if (!gw_tickets_open(&s->tickets, (cfg->ticket_s ? cfg->ticket_s : 1) * NS_PER_S)) {
         rc = err_set(e, ERR_IO, "no random bytes for session tickets");
         goto out;
     }
     for (unsigned i = 0; i < n && !rc; i++)
-        rc = open_loop(s, i, ticket_keys, e);
+        rc = open_loop(s, i, e);
     for (unsigned i = 0; i < n && !rc; i++)
         rc = loop_start(s->loops[i], e);
     if (rc)
@@ -327,6 +331,40 @@ out:
 uint16_t gw_server_port(const gw_server *s, unsigned i) { return i < s->cfg.n_listen ? s->port[i] : 0; }
 unsigned gw_server_loops(const gw_server *s) { return s->n_loops; }
 gw_loop *gw_server_loop(gw_server *s, unsigned i) { return i < s->n_loops ? s->loops[i] : NULL; }
+
+/* ---- other certificates ------------------------------------------------------------------------------------------ */
+struct new_tls { gw_loop *loop; SSL_CTX *ctx; };
+
+static void tls_task(void *arg)
+{
+    struct new_tls *n = arg;
+    SSL_CTX_free(n->loop->tls); /* connections hold references of their own */
+    n->loop->tls = n->ctx;
+    free(n);
+}
+
+int gw_server_reload_tls(gw_server *s, const char *cert_file, const char *key_file, struct err *e)
+{
+    int rc = ERR_OK;
+    struct new_tls *n[THREADS_MAX] = {0};
+    for (unsigned i = 0; i < s->n_loops && !rc; i++)
+        if (!(n[i] = calloc(1, sizeof **n)))
+            rc = err_set(e, ERR_NOMEM, "TLS context");
+        else
+            rc = tls_ctx_new(&n[i]->ctx, cert_file, key_file, &s->tickets, e);
+    for (unsigned i = 0; i < s->n_loops; i++) {
+        int posted = ERR_CLOSED;
+        if (n[i])
+            n[i]->loop = s->loops[i];
+        while (!rc && (posted = gw_loop_post(s->loops[i], tls_task, n[i])) == ERR_AGAIN)
+            clock_sleep_ns(NS_PER_MS);
+        if (posted && n[i]) {
+            SSL_CTX_free(n[i]->ctx);
+            free(n[i]);
+        }
+    }
+    return rc;
+}
 
 static void drain_task(void *arg)
 {
@@ -366,6 +404,8 @@ void gw_server_close(gw_server *s)
     for (unsigned i = 0; i < s->n_loops; i++)
         loop_close(s->loops[i]);
     gw_peers_close(s->peers);
+    if (s->has_tickets)
+        gw_tickets_close(&s->tickets);
     free(s->loops);
     free(s);
 }

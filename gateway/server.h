@@ -19,11 +19,14 @@
 #include <stdint.h>
 #include "base/err.h"
 #include "gateway/http1.h"
+#include "gateway/proxy.h"
 
 typedef struct gw_server gw_server;
 typedef struct gw_loop gw_loop;
 typedef struct gw_exchange gw_exchange;
 struct event_base;
+
+#define GW_REQUEST_ID_MAX 128  /* bytes of an x-request-id */
 
 /* ---- requests ---------------------------------------------------------------------------------------------- */
 /* Borrowed until the exchange ends, strings NUL-terminated (no NUL can be inside). */
@@ -33,7 +36,8 @@ struct gw_request {
     const char *path, *query;      /* raw; gw_http1_unescape decodes; query NULL: none */
     const char *host;              /* Host, "" if HTTP/1.0 gave none */
     const char *id;                /* x-request-id of this exchange */
-    const char *peer;              /* "192.0.2.1:5555", "[::1]:5555" */
+    const char *peer;              /* "192.0.2.1:5555", "[::1]:5555"; with the PROXY protocol what the proxy says */
+    const char *client;            /* its address alone, or what a trusted proxy put into X-Forwarded-For */
     bool tls, keep_alive;
     unsigned minor;                /* HTTP/1.minor */
     uint64_t content_length;       /* announced; 0: none or chunked */
@@ -45,6 +49,12 @@ const char *gw_request_header(const struct gw_request *r, const char *lower_name
 /* ---- the application ----------------------------------------------------------------------------------------- */
 enum gw_gone { GW_GONE_CLOSED /* the client left */, GW_GONE_STALLED /* it did not read within write_stall_ms, or backlog_max was passed */,
                GW_GONE_STOPPED /* the drain deadline passed */ };
+struct gw_done {                  /* an exchange that has ended */
+    int status;                    /* 0: it was dropped without an answer */
+    uint64_t bytes, ns;            /* of the answer's body; from the head of the request to now */
+    bool cut;                      /* the client left, was cut off, or the answer was broken off */
+    void *owner;                   /* of gw_exchange_claim */
+};
 struct gw_handler {
     void *ctx;
     /* The head is there, no body was read (and no 100 Continue sent). True: go on and read the body, at most
@@ -53,13 +63,20 @@ struct gw_handler {
     bool (*on_head)(void *ctx, gw_exchange *x, const struct gw_request *r);
     /* The whole request is there. Answer now or later; to answer later set a watch before returning. */
     void (*on_request)(void *ctx, gw_exchange *x, const struct gw_request *r);
+    /* May be NULL. For logs: every exchange, once, after its end; and what was refused before it was one (then method_name and path are "-"). */
+    void (*on_done)(void *ctx, const struct gw_request *r, const struct gw_done *d);
 };
 
 gw_loop *gw_exchange_loop(const gw_exchange *x);
 const char *gw_exchange_id(const gw_exchange *x);
 /* In on_head: pages of this origin may read the answer. The string must outlive the exchange; "*" is any. */
 void gw_exchange_cors(gw_exchange *x, const char *origin);
+bool gw_exchange_local(const gw_exchange *x);                   /* straight from this machine: a loopback address, nothing that speaks of a proxy, Host loopback too */
 void gw_exchange_body_max(gw_exchange *x, uint64_t bytes);      /* in on_head: another limit than the configured one, for this request */
+/* Says whose connection this is, until it ends or is claimed for another: release(owner) is called then, on the loop's thread. */
+void gw_exchange_claim(gw_exchange *x, void *owner, void (*release)(void *owner));
+void gw_exchange_close_after(gw_exchange *x);                    /* the connection ends with this answer */
+void *gw_exchange_owner(const gw_exchange *x);                  /* NULL: unclaimed */
 char *gw_exchange_take_body(gw_exchange *x, size_t *n);        /* moves the body out (free() it), so that another thread may read it after the exchange; NULL: there is none */
 
 struct gw_watch {
@@ -108,6 +125,9 @@ struct gw_server_config {
     unsigned threads;               /* 0: the cores this process may use */
     const char *cert_file, *key_file; /* PEM. Both NULL: plain HTTP, refused unless every address is loopback */
     bool plain_anywhere;            /* plain HTTP on other addresses too */
+    struct gw_nets trusted;         /* proxies: X-Forwarded-For of theirs is believed, connections_address_max does not bind them */
+    bool proxy_protocol;            /* every connection begins with a PROXY v2 header, and comes from a trusted address */
+    uint32_t ticket_s;              /* the age at which ticket keys are replaced */
     struct gw_http1_limits http;
     uint64_t body_bytes_total_max;  /* request bodies held at once, all connections; more: 503 */
     unsigned connections_max;       /* of the server; more are closed at once */
@@ -126,6 +146,8 @@ void gw_server_config_default(struct gw_server_config *c); /* everything but lis
 /* Listens and starts the threads; the strings of cfg need not outlive the call, handler.ctx must. ERR_INVALID, ERR_IO (an address in
  * use, a certificate unreadable), ERR_NOMEM. */
 int gw_server_open(gw_server **out, const struct gw_server_config *cfg, struct err *e);
+/* Other files for connections from now on; those that run keep what they have. On error nothing has changed. */
+int gw_server_reload_tls(gw_server *s, const char *cert_file, const char *key_file, struct err *e);
 uint16_t gw_server_port(const gw_server *s, unsigned i);    /* the bound port of listen[i] */
 unsigned gw_server_loops(const gw_server *s);
 gw_loop *gw_server_loop(gw_server *s, unsigned i);
@@ -136,7 +158,7 @@ void gw_server_close(gw_server *s);                         /* cuts what is left
 
 struct gw_counters {
     uint64_t connections, connections_open, connections_refused, handshakes, handshakes_failed, handshakes_resumed;
-    uint64_t connections_refused_address, handshakes_open, handshakes_evicted, addresses;
+    uint64_t connections_refused_address, handshakes_open, handshakes_evicted, addresses, proxy_errors;
     uint64_t requests, exchanges_open, responses_2xx, responses_4xx, responses_5xx, parse_errors, timeouts;
     uint64_t gone_closed, gone_stalled, streams, streams_open, heartbeats, posts, posts_refused;
     uint64_t bytes_in, bytes_out, backlog_bytes, pipeline_bytes, body_bytes_held, accept_pauses, posts_waiting;

@@ -19,10 +19,11 @@
 
 #include "gateway/peers.h"
 #include "gateway/server.h"
+#include "gateway/tickets.h"
 
 #define IN_BYTES 65536          /* a loop's input scratch */
 #define ANSWER_MAX (256u << 20) /* bytes of one whole answer */
-#define ID_MAX 128              /* bytes of an x-request-id */
+#define ID_MAX GW_REQUEST_ID_MAX
 #define PEER_MAX 56
 
 /* ---- deadlines: one list per kind, each kind has one duration, so lists stay sorted by appending ------------ */
@@ -30,6 +31,7 @@ enum dl_kind { DL_HANDSHAKE, DL_HEADER, DL_BODY, DL_IDLE, DL_LINGER, DL_WATCH, D
 struct deadline { struct deadline *prev, *next; uint64_t at; }; /* next NULL: not armed */
 
 enum conn_state {
+    CONN_PROXY,     /* the proxy's header is awaited */
     CONN_HANDSHAKE, /* TLS is being set up */
     CONN_READ,      /* idle, or a request is coming in */
     CONN_RUN,       /* an exchange runs; input is only watched for the end, or kept for later */
@@ -51,7 +53,9 @@ struct gw_conn {
     struct deadline dl, stall, beat;   /* of the state; of a reader that takes nothing; of a silent stream */
     int fd;
     uint8_t state, todo, dl_kind, gone;
-    bool writing, paused, parsing, linger, served, read_wants_write, in_handshake, in_peers;
+    bool writing, paused, parsing, linger, served, read_wants_write, in_handshake, in_peers, trusted, loopback;
+    void *owner;
+    void (*release)(void *owner);
     struct event rd, wr;
     struct gw_http1 http;
     char peer[PEER_MAX];
@@ -64,11 +68,14 @@ struct gw_exchange {
     struct gw_watch watch;
     struct buf body;
     size_t charged;                    /* of body, in the server's total */
+    uint64_t start_ns, bytes;
+    int status;
     uint64_t body_max;
     const char *heartbeat;
     const char *origin;                /* of the page that may read the answer; NULL: none */
     uint8_t phase;
-    bool watched, gone, head_only, chunked, keep, want_room, close;
+    bool watched, gone, head_only, chunked, keep, want_room, close, cut;
+    char client[GW_ADDR_TEXT];
     char id[ID_MAX + 1];
 };
 
@@ -106,6 +113,8 @@ struct gw_server {
     gw_loop **loops;
     uint16_t port[GW_LISTEN_MAX];
     uint64_t ns[DL_N];                 /* duration per kind of deadline */
+    struct gw_tickets tickets;
+    bool has_tickets;
     gw_peers *peers;                   /* NULL: addresses are not counted */
     _Atomic uint64_t open, body_held;
     _Atomic bool draining;
@@ -132,7 +141,7 @@ const char *loop_date(gw_loop *l);
 void accept_resume(gw_loop *l);                    /* a handshake has ended, or it is time to look again */
 
 /* conn.c */
-void conn_accepted(gw_loop *l, int fd, const struct sockaddr *from, const struct gw_peer_key *key);
+void conn_accepted(gw_loop *l, int fd, const struct sockaddr *from, bool in_peers);
 void conn_lost(struct gw_conn *c, enum gw_gone why);
 void conn_finish(struct gw_conn *c);               /* flush, then close in good order */
 void conn_send(struct gw_conn *c, const void *p, size_t n);
@@ -150,7 +159,7 @@ void answer_error(struct gw_conn *c, int status, const char *message); /* withou
 
 /* tls.c: results above 0 are bytes */
 enum { IO_EOF = 0, IO_READ = -1 /* wait to read */, IO_WRITE = -2, IO_ERROR = -3, IO_HTTP = -4 /* plain HTTP came in a handshake */ };
-int tls_ctx_new(SSL_CTX **out, const char *cert_file, const char *key_file, const unsigned char ticket_keys[80], struct err *e);
+int tls_ctx_new(SSL_CTX **out, const char *cert_file, const char *key_file, struct gw_tickets *tickets, struct err *e);
 int tls_accept(SSL *s);                            /* 1: done */
 int tls_read(SSL *s, void *p, size_t n);
 int tls_write(SSL *s, const void *p, size_t n);

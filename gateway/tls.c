@@ -40,14 +40,12 @@ static void set_modes(SSL_CTX *c)
     SSL_CTX_set_alpn_select_cb(c, pick_alpn, NULL);
 }
 
-int tls_ctx_new(SSL_CTX **out, const char *cert_file, const char *key_file, const unsigned char ticket_keys[80], struct err *e)
+int tls_ctx_new(SSL_CTX **out, const char *cert_file, const char *key_file, struct gw_tickets *tickets, struct err *e)
 {
     int rc = ERR_OK;
-    unsigned char keys[80];
     SSL_CTX *c = SSL_CTX_new(TLS_server_method());
 
     *out = NULL;
-    memcpy(keys, ticket_keys, sizeof keys);
     if (!c || !SSL_CTX_set_min_proto_version(c, TLS1_2_VERSION) || !SSL_CTX_set_cipher_list(c, "ECDHE+AESGCM:ECDHE+CHACHA20") ||
         !SSL_CTX_set_ciphersuites(c, "TLS_AES_128_GCM_SHA256:TLS_AES_256_GCM_SHA384:TLS_CHACHA20_POLY1305_SHA256") ||
         !SSL_CTX_set1_groups_list(c, "X25519:P-256:P-384") || !SSL_CTX_set_session_id_context(c, (const unsigned char *)"sluice", 6)) {
@@ -55,7 +53,7 @@ int tls_ctx_new(SSL_CTX **out, const char *cert_file, const char *key_file, cons
         goto out;
     }
     set_modes(c);
-    if (SSL_CTX_set_tlsext_ticket_keys(c, keys, sizeof keys) != 1)
+    if (!gw_tickets_attach(tickets, c))
         rc = tls_fail(e, "ticket keys", NULL);
     else if (SSL_CTX_use_certificate_chain_file(c, cert_file) != 1)
         rc = tls_fail(e, "certificate", cert_file);
@@ -68,7 +66,6 @@ int tls_ctx_new(SSL_CTX **out, const char *cert_file, const char *key_file, cons
     *out = c;
     c = NULL;
 out:
-    OPENSSL_cleanse(keys, sizeof keys);
     SSL_CTX_free(c);
     return rc;
 }

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "gateway/cert.h"
 #include "tests/support/gw_rig.h"
 
 #define H "Host: localhost\r\n"
@@ -373,6 +374,80 @@ START_TEST(tls_resumes)
 }
 END_TEST
 
+/* Other certificates for new connections; a running one goes on; sessions resume across the change; a bad file changes nothing. */
+START_TEST(tls_reload)
+{
+    struct gw_cert other;
+    struct client old;
+    struct err e;
+    char dir[] = "/tmp/check_reload.XXXXXX", cmd[80];
+    start(true);
+    ck_assert_ptr_nonnull(mkdtemp(dir));
+    ck_assert_msg(!gw_cert_ensure(dir, NULL, 0, &other, &e), "%s", e.msg);
+    client_open(&old, &rig);
+    client_get(&old, "/hello");
+    client_expect(&old, "hello", 5000);
+    SSL_SESSION *session = SSL_get1_session(old.ssl);
+    ck_assert_int_ne(gw_server_reload_tls(rig.server, "/nonexistent", other.key, &e), 0);
+    ck_assert_int_ne(gw_server_reload_tls(rig.server, other.cert, "/nonexistent", &e), 0);
+    client_open(&cl, &rig); /* still the first one's authority */
+    client_close(&cl);
+    ck_assert_msg(!gw_server_reload_tls(rig.server, other.cert, other.key, &e), "%s", e.msg);
+    SSL_CTX *ctx = client_ctx(&rig);
+    client_open_tls(&cl, &rig, ctx, session); /* resumed: no certificate is looked at */
+    ck_assert_int_eq(SSL_session_reused(cl.ssl), 1);
+    client_close(&cl);
+    SSL_CTX_free(ctx);
+    SSL_SESSION_free(session);
+    char first[sizeof rig.ca];
+    snprintf(first, sizeof first, "%s", rig.ca);
+    snprintf(rig.ca, sizeof rig.ca, "%s", other.ca);
+    for (int i = 0; i < 8; i++) { /* on both loops */
+        client_open(&cl, &rig);
+        client_get(&cl, "/hello");
+        client_expect(&cl, "hello", 5000);
+        client_close(&cl);
+    }
+    snprintf(rig.ca, sizeof rig.ca, "%s", first);
+    client_get(&old, "/hello");
+    client_expect(&old, "hello", 5000);
+    client_close(&old);
+    snprintf(cmd, sizeof cmd, "rm -rf %s", dir);
+    ck_assert_int_eq(system(cmd), 0);
+    rig_close(&rig);
+}
+END_TEST
+
+/* Ticket keys of one second: a ticket serves for the second after as well and is replaced then, and is refused when its key is forgotten. */
+START_TEST(tickets_age)
+{
+    struct gw_server_config cfg;
+    rig_config(&cfg);
+    cfg.ticket_s = 1;
+    rig_open(&rig, &cfg, true);
+    SSL_CTX *ctx = client_ctx(&rig);
+    SSL_CTX_set_session_cache_mode(ctx, SSL_SESS_CACHE_CLIENT);
+    if (_i)
+        SSL_CTX_set_max_proto_version(ctx, TLS1_2_VERSION);
+    SSL_SESSION *session = NULL;
+    static const int wait_ms[] = {0, 0, 1100, 1100, 3200, 0}, resumed[] = {0, 1, 1, 1, 0, 1};
+    for (int i = 0; i < 6; i++) {
+        clock_sleep_ns((uint64_t)wait_ms[i] * NS_PER_MS);
+        client_open_tls(&cl, &rig, ctx, session);
+        client_get(&cl, "/hello");
+        client_expect(&cl, "hello", 5000);
+        ck_assert_msg(SSL_session_reused(cl.ssl) == resumed[i], "try %d", i);
+        SSL_SESSION_free(session);
+        session = SSL_get1_session(cl.ssl);
+        SSL_shutdown(cl.ssl);
+        client_close(&cl);
+    }
+    SSL_SESSION_free(session);
+    SSL_CTX_free(ctx);
+    rig_close(&rig);
+}
+END_TEST
+
 START_TEST(http_on_tls_port)
 {
     start(true);
@@ -501,6 +576,8 @@ int main(void)
     tcase_add_loop_test(h, leaves, 0, 2);
     tcase_add_test(t, tls_rules);
     tcase_add_loop_test(t, tls_resumes, 0, 2);
+    tcase_add_test(t, tls_reload);
+    tcase_add_loop_test(t, tickets_age, 0, 2);
     tcase_add_test(t, http_on_tls_port);
     tcase_add_test(l, posts);
     tcase_add_test(l, ipv6);

@@ -165,7 +165,10 @@ static void on_request(void *ctx, gw_exchange *x, const struct gw_request *q)
         text(x, "hello", 5);
     else if (!strcmp(q->path, "/echo") || !strcmp(q->path, "/small"))
         text(x, q->body, q->body_len);
-    else if (!strcmp(q->path, "/take"))
+    else if (!strcmp(q->path, "/client")) {
+        char line[80];
+        text(x, line, (size_t)snprintf(line, sizeof line, "%s %s\n", q->client, gw_exchange_local(x) ? "local" : "far"));
+    } else if (!strcmp(q->path, "/take"))
         take(x);
     else if (!strcmp(q->path, "/later"))
         later(r, x);

@@ -4,7 +4,8 @@
  * /hang (never); /stream?N (N events, end); /quiet (a stream that only beats); /flood?N (N pieces of 8 KiB under back-pressure);
  * /hose (as fast as it can, deaf to back-pressure); /none (204); /abort (a stream that is cut); /last (a stream that ends
  * with its first piece); /inject (a header with a line end);
- * /refuse (401 by the head alone); /small (bodies of at most 10 bytes); /id (x-request-id as body). Everything else: 404. */
+ * /refuse (401 by the head alone); /small (bodies of at most 10 bytes); /id (x-request-id as body). /client (its address, and whether it is local).
+ * Everything else: 404. */
 #ifndef SLUICE_TESTS_GW_RIG_H
 #define SLUICE_TESTS_GW_RIG_H
 #include <openssl/ssl.h>
