@@ -338,6 +338,9 @@ START_TEST(describes)
     ck_assert_uint_eq(vocab, eng_tok_count(t));
     ck_assert_str_eq(json_str(json_get(v, "id")), "mock");
     ck_assert_ptr_nonnull(eng_mock_template(&tn));
+    buf_reset(&b);
+    eng_put_names(&b, "a", ",b,,c \"d\","); /* empty names do not count */
+    ck_assert_str_eq(b.data, "\"id\":\"a\",\"aliases\":[\"b\",\"c \\\"d\\\"\"]");
     arena_free(&a);
     buf_free(&b);
     buf_free(&out);
