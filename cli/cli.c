@@ -41,6 +41,8 @@ int cli_main(int argc, char **argv)
         usage(stdout);
         return CLI_OK;
     }
+    if (!strcmp(argv[1], "--version"))
+        return verb_version(1, argv + 1);
     for (size_t i = 0; i < sizeof verbs / sizeof *verbs; i++)
         if (!strcmp(argv[1], verbs[i].name))
             return flushed(argv[1], verbs[i].run(argc - 1, argv + 1));

@@ -29,7 +29,8 @@ struct req {
 };
 struct box {
     unsigned long allocs_at[OUT]; /* allocations of the process when request 1's n-th token came */
-    pthread_mutex_t lock; pthread_cond_t cond; struct req r[MAX]; eng_engine *g; uint64_t cancel_id; /* set before the engine opens: cancelled from inside its second token's event */ };
+    pthread_mutex_t lock; pthread_cond_t cond; struct req r[MAX]; eng_engine *g; uint64_t cancel_id; /* set before the engine opens: cancelled from inside its second token's event */
+    uint64_t pause_id;  /* likewise: paused from inside its third, so that it cannot end by itself */ };
 
 static char model[256];
 
@@ -62,6 +63,8 @@ static void on_event(void *ctx, const struct eng_event *ev)
     }
     pthread_cond_broadcast(&b->cond);
     pthread_mutex_unlock(&b->lock);
+    if (ev->id == b->pause_id && ev->type == ENG_EV_TOKEN && ev->n_out == 3)
+        eng_pause(b->g, ev->id, true);
     if (ev->id == b->cancel_id && ev->type == ENG_EV_TOKEN && ev->n_out == 2)
         eng_cancel(b->g, ev->id);
 }
@@ -72,15 +75,15 @@ static struct eng_config conf(void)
                                .ram_max = 256u << 20, .queue_max = 8};
 }
 
-static void open_cancelling(struct box *b, const struct eng_config *c, uint64_t cancel_id)
+static void open_meddling(struct box *b, const struct eng_config *c, uint64_t cancel_id, uint64_t pause_id)
 {
     struct err e = {0};
-    *b = (struct box){.lock = PTHREAD_MUTEX_INITIALIZER, .cond = PTHREAD_COND_INITIALIZER, .cancel_id = cancel_id};
+    *b = (struct box){.lock = PTHREAD_MUTEX_INITIALIZER, .cond = PTHREAD_COND_INITIALIZER, .cancel_id = cancel_id, .pause_id = pause_id};
     int rc = eng_open(&b->g, c, on_event, b, &e);
     ck_assert_msg(rc == ERR_OK, "%s", e.msg);
 }
 
-static void open_box(struct box *b, const struct eng_config *c) { open_cancelling(b, c, UINT64_MAX); }
+static void open_box(struct box *b, const struct eng_config *c) { open_meddling(b, c, UINT64_MAX, UINT64_MAX); }
 
 static void fill_prompt(int32_t *ids, uint32_t n, uint32_t seed)
 {
@@ -393,7 +396,7 @@ START_TEST(ends)
     struct err e = {0};
     c.seqs = 2;
     c.chunk = 4;
-    open_cancelling(&b, &c, 3);
+    open_meddling(&b, &c, 3, 2);
     for (uint64_t i = 1; i <= 6; i++)
         ck_assert_int_eq(submit(&b, i, 60, 60, 0, &e), ERR_OK);
     eng_cancel(b.g, 6); /* waits */
