@@ -153,11 +153,11 @@ int cli_service_read(int argc, char **argv, const char *part, const char *usage,
 /* No handlers: the signals are blocked in every thread, and one thread waits for them. A handler would run on whichever thread
  * the system picks, which may be asleep where a sanitizer cannot reach it. */
 static int pipe_fds[2] = {-1, -1};
-static atomic_bool waits;
+static atomic_bool waits, takes_usr2;
 
 static void end_signals(sigset_t *set)
 {
-    static const int ends[] = {SIGTERM, SIGINT, SIGHUP, SIGCHLD};
+    static const int ends[] = {SIGTERM, SIGINT, SIGHUP, SIGUSR2, SIGCHLD};
     sigemptyset(set);
     for (size_t i = 0; i < sizeof ends / sizeof *ends; i++)
         sigaddset(set, ends[i]);
@@ -171,6 +171,8 @@ static void *take_signals(void *ctx)
     end_signals(&set);
     for (;;) {
         if (sigwait(&set, &sig))
+            continue;
+        if (sig == SIGUSR2 && !takes_usr2)
             continue;
         if (!atomic_load(&waits) && sig != SIGCHLD)
             _exit(128 + sig);
@@ -199,6 +201,7 @@ int cli_signals_open(struct err *e)
     return ERR_OK;
 }
 
+void cli_signals_usr2(void) { atomic_store(&takes_usr2, true); }
 void cli_signals_ready(void) { atomic_store(&waits, true); }
 int cli_signal_fd(void) { return pipe_fds[0]; }
 

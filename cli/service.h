@@ -29,6 +29,7 @@ int cli_put_string(struct buf *b, const char *name, const char *value, struct er
 /* SIGTERM, SIGINT (and SIGHUP of a terminal that closes): until cli_signals_ready they end the process at once, afterwards they wait
  * for cli_signal, where SIGCHLD shows up too. SIGPIPE is ignored. Before any thread starts. */
 int cli_signals_open(struct err *e);
+void cli_signals_usr2(void);          /* SIGUSR2 is passed on too; otherwise it is ignored */
 void cli_signals_ready(void);
 int cli_signal_fd(void);              /* readable when a signal waits */
 int cli_signal(int timeout_ms);       /* the next one's number; 0: none within the time; < 0 waits for ever */

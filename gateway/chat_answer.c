@@ -80,7 +80,7 @@ static bool make_piece(struct gw_chat *c, struct gw_choice *k, bool ended, struc
 {
     bool stopped = ended && k->end.finish == ENG_STOP && k->end.stop >= 0;
     *p = (struct gw_piece){.index = k->index, .first = !k->begun, .text = k->text.data, .n = k->text.len, .ended = ended,
-                           .finish = k->end.finish, .stop = ended ? k->end.stop : -1};
+                           .finish = ended ? k->end.finish : ENG_STOP, .stop = ended ? k->end.stop : -1};
     k->delivered += k->text.len;
     if (!c->head.logprobs)
         return !k->text.failed;

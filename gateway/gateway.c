@@ -5,6 +5,7 @@
 
 #include <arpa/inet.h>
 #include <errno.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -24,6 +25,7 @@ struct gw_gateway {
     gw_app *app;
     gw_server *server;
     int stop_fd;
+    atomic_bool retired;
     uint32_t drain_ms;
     char key[GW_STATE_KEY_BYTES];
     bool key_made;
@@ -140,6 +142,9 @@ static void server_config(const struct gw_config *c, const gw_gateway *g, bool o
     s->cert_file = *g->cert.cert ? g->cert.cert : NULL;
     s->key_file = *g->cert.cert ? g->cert.key : NULL;
     s->plain_anywhere = c->plain_anywhere;
+    s->inherit = c->inherit;
+    s->n_inherit = c->n_inherit;
+    s->paused = c->paused;
     s->proxy_protocol = c->proxy_protocol;
     s->ticket_s = (uint32_t)(c->ticket_ms / 1000);
     s->http.head_bytes_max = c->header_bytes;
@@ -276,12 +281,20 @@ void gw_gateway_stop(gw_gateway *g)
     errno = saved;
 }
 
+void gw_gateway_retire(gw_gateway *g)
+{
+    atomic_store(&g->retired, true);
+    gw_server_handed(g->server);
+    gw_gateway_stop(g);
+}
+
 unsigned gw_gateway_run(gw_gateway *g)
 {
     uint64_t n;
     while (read(g->stop_fd, &n, sizeof n) < 0 && errno == EINTR)
         ;
-    gw_app_stop(g->app);
+    if (!atomic_load(&g->retired))
+        gw_app_stop(g->app);
     unsigned left = gw_server_drain(g->server, g->drain_ms);
     if (left)
         log_warn("drain deadline passed requests_cut=%u", left);
@@ -312,6 +325,8 @@ void gw_gateway_close(gw_gateway *g)
     free(g);
 }
 
+void gw_gateway_accept(gw_gateway *g) { gw_server_accept(g->server); }
+unsigned gw_gateway_listen_fds(const gw_gateway *g, int *out, unsigned most) { return gw_server_listen_fds(g->server, out, most); }
 uint16_t gw_gateway_port(const gw_gateway *g, unsigned i) { return gw_server_port(g->server, i); }
 bool gw_gateway_ready(gw_gateway *g) { return gw_engine_up(g->engine); }
 const char *gw_gateway_ca(const gw_gateway *g) { return *g->cert.ca ? g->cert.ca : NULL; }

@@ -21,6 +21,8 @@ enum gw_metrics_access { GW_METRICS_AUTO /* open on loopback, key elsewhere */, 
 struct gw_config {
     struct conf_list listen;               /* "host:port"; empty: 127.0.0.1:8443 */
     const char *engine;
+    const int *inherit; unsigned n_inherit; /* no directives: gw_gateway_listen_fds of the gateway that this one replaces; ... */
+    bool paused;                           /* ... then nothing is accepted until gw_gateway_accept */
     struct conf_list trusted_proxies;      /* addresses and networks */
     const char *access_log, *usage_log;    /* "stderr" or a file; NULL: none */
     const char *state_dir, *keys_file, *api_key, *tls_cert, *tls_key;
@@ -47,9 +49,12 @@ typedef struct gw_gateway gw_gateway;
 int gw_gateway_open(gw_gateway **out, const struct gw_config *c, struct err *e);
 unsigned gw_gateway_run(gw_gateway *g);     /* until gw_gateway_stop, then drains for drain_ms; how many requests were cut off */
 void gw_gateway_stop(gw_gateway *g);
+void gw_gateway_retire(gw_gateway *g);      /* the same, but another process has the sockets: requests on open connections are still served */
 /* Reads the keys file and the certificate again and opens the log files again; streams and connections go on. What fails is said in *e
  * and stays as it was, the rest is done all the same. One caller at a time; while gw_gateway_run runs. */
 int gw_gateway_reload(gw_gateway *g, struct err *e);
+void gw_gateway_accept(gw_gateway *g);      /* after an opening with `paused` */
+unsigned gw_gateway_listen_fds(const gw_gateway *g, int *out, unsigned most);
 void gw_gateway_close(gw_gateway *g);       /* NULL is fine */
 
 uint16_t gw_gateway_port(const gw_gateway *g, unsigned i);   /* the bound port of listen[i] */

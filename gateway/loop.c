@@ -209,8 +209,6 @@ int loop_open(gw_loop **out, gw_server *s, unsigned index, struct err *e)
     l->index = index;
     l->wake_fd = -1;
     l->timer_at = UINT64_MAX;
-    for (unsigned i = 0; i < GW_LISTEN_MAX; i++)
-        l->listen_fd[i] = -1;
     for (unsigned k = 0; k < DL_N; k++)
         l->lists[k].next = l->lists[k].prev = &l->lists[k];
     pthread_mutex_init(&l->lock, NULL);
@@ -275,11 +273,13 @@ void loop_close(gw_loop *l)
             clock_sleep_ns(NS_PER_MS);
         pthread_join(l->thread, NULL);
     }
-    for (unsigned i = 0; i < GW_LISTEN_MAX; i++)
-        if (l->listen_fd[i] >= 0) {
-            event_del(&l->listen_ev[i]);
-            close(l->listen_fd[i]);
+    for (unsigned i = 0; i < l->n_listeners; i++)
+        if (l->listeners[i].fd >= 0) {
+            if (event_initialized(&l->listeners[i].ev))
+                event_del(&l->listeners[i].ev);
+            close(l->listeners[i].fd);
         }
+    free(l->listeners);
     if (l->base)
         event_base_free(l->base);
     if (l->wake_fd >= 0)

@@ -2,6 +2,7 @@
  * spreads connections and no loop hands one to another. */
 #include <arpa/inet.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <netinet/tcp.h>
 #include <sched.h>
 #include <stdio.h>
@@ -123,15 +124,61 @@ static int open_socket(const union gw_addr *a, socklen_t len, bool share, int *o
     return ERR_OK;
 }
 
+static int add_listener(gw_loop *l, int fd, struct err *e) /* takes fd */
+{
+    struct listener *p = realloc(l->listeners, (l->n_listeners + 1) * sizeof *p);
+    if (!p) {
+        close(fd);
+        return err_set(e, ERR_NOMEM, "listening socket");
+    }
+    l->listeners = p;
+    memset(&p[l->n_listeners], 0, sizeof *p);
+    p[l->n_listeners++].fd = fd;
+    return ERR_OK;
+}
+
+static uint16_t port_of(const union gw_addr *a) { return ntohs(a->sa.sa_family == AF_INET ? a->in.sin_port : a->in6.sin6_port); }
+
+static bool same_host(const union gw_addr *a, const union gw_addr *b)
+{
+    if (a->sa.sa_family != b->sa.sa_family)
+        return false;
+    return a->sa.sa_family == AF_INET ? a->in.sin_addr.s_addr == b->in.sin_addr.s_addr : !memcmp(&a->in6.sin6_addr, &b->in6.sin6_addr, 16);
+}
+
+/* This loop's share of the inherited sockets of address i; *all: how many there are for any loop. */
+static int inherit(gw_server *s, gw_loop *l, unsigned i, const union gw_addr *want, unsigned *all, struct err *e)
+{
+    int rc = ERR_OK;
+    *all = 0;
+    for (unsigned k = 0; k < s->cfg.n_inherit && !rc; k++) {
+        union gw_addr a;
+        socklen_t len = sizeof a;
+        if (getsockname(s->cfg.inherit[k], &a.sa, &len) || !same_host(&a, want) || (s->port[i] && port_of(&a) != s->port[i]))
+            continue;
+        s->port[i] = port_of(&a);
+        if ((*all)++ % s->n_planned != l->index)
+            continue;
+        int fd = fcntl(s->cfg.inherit[k], F_DUPFD_CLOEXEC, 3); /* the caller's are closed when all loops have theirs */
+        rc = fd < 0 ? err_set(e, ERR_IO, "inherited descriptor %d: %s", s->cfg.inherit[k], strerror(errno)) : add_listener(l, fd, e);
+    }
+    return rc;
+}
+
 static int listen_on(gw_server *s, gw_loop *l, unsigned i, struct err *e)
 {
     const struct gw_listen *from = &s->cfg.listen[i];
     union gw_addr a;
     socklen_t len;
-    int fd = -1, rc = parse_addr(from, l->index ? s->port[i] : from->port, &a, &len, e);
-    if (rc)
+    unsigned inherited, had = l->n_listeners;
+    int fd = -1, rc;
+    if (!l->index)
+        s->port[i] = from->port;
+    if ((rc = parse_addr(from, s->port[i], &a, &len, e)) || (rc = inherit(s, l, i, &a, &inherited, e)) || l->n_listeners > had)
         return rc;
-    if (!l->index && from->port) { /* SO_REUSEPORT would silently share the port with another server: ask without it first */
+    if (inherited && (rc = parse_addr(from, s->port[i], &a, &len, e)))
+        return rc;
+    if (!l->index && from->port && !inherited) { /* SO_REUSEPORT would silently share the port with another server: ask without it first */
         if ((rc = open_socket(&a, len, false, &fd, e)))
             return err_prefix(e, rc, "%s port %u", from->host, from->port);
         close(fd);
@@ -139,16 +186,14 @@ static int listen_on(gw_server *s, gw_loop *l, unsigned i, struct err *e)
     }
     if ((rc = open_socket(&a, len, true, &fd, e)))
         return err_prefix(e, rc, "%s port %u", from->host, from->port);
-    l->listen_fd[i] = fd;
     tune(fd, &s->cfg);
     if (listen(fd, 4096) || getsockname(fd, &a.sa, &len)) {
         rc = err_set(e, ERR_IO, "%s port %u: %s", from->host, from->port, strerror(errno));
         close(fd);
-        l->listen_fd[i] = -1;
         return rc;
     }
-    s->port[i] = ntohs(a.sa.sa_family == AF_INET ? a.in.sin_port : a.in6.sin6_port);
-    return ERR_OK;
+    s->port[i] = port_of(&a);
+    return add_listener(l, fd, e);
 }
 
 /* ---- accepting ------------------------------------------------------------------------------------------------- */
@@ -158,9 +203,9 @@ void accept_resume(gw_loop *l)
         return;
     l->accept_paused = l->accept_full = false;
     event_del(&l->resume_ev);
-    for (unsigned i = 0; i < GW_LISTEN_MAX; i++)
-        if (l->listen_fd[i] >= 0)
-            event_add(&l->listen_ev[i], NULL);
+    for (unsigned i = 0; i < l->n_listeners; i++)
+        if (l->listeners[i].fd >= 0)
+            event_add(&l->listeners[i].ev, NULL);
 }
 
 static void on_resume(evutil_socket_t fd, short what, void *arg)
@@ -180,9 +225,9 @@ static void pause_accept(gw_loop *l, const char *why)
     COUNT(l, accept_pauses);
     if (why) /* once a second at most: this must not fill a disk */
         log_warn("http: accept pauses: %s", why);
-    for (unsigned i = 0; i < GW_LISTEN_MAX; i++)
-        if (l->listen_fd[i] >= 0)
-            event_del(&l->listen_ev[i]);
+    for (unsigned i = 0; i < l->n_listeners; i++)
+        if (l->listeners[i].fd >= 0)
+            event_del(&l->listeners[i].ev);
     event_add(&l->resume_ev, &soon);
 }
 
@@ -279,11 +324,13 @@ static int open_loop(gw_server *s, unsigned i, struct err *e)
     l->handshakes_max = (c->handshakes_max + s->n_planned - 1) / s->n_planned;
     if (c->cert_file && (rc = tls_ctx_new(&l->tls, c->cert_file, c->key_file, &s->tickets, e)))
         return rc;
-    for (unsigned k = 0; k < c->n_listen; k++) {
+    for (unsigned k = 0; k < c->n_listen; k++)
         if ((rc = listen_on(s, l, k, e)))
             return rc;
-        event_assign(&l->listen_ev[k], l->base, l->listen_fd[k], EV_READ | EV_PERSIST, on_accept, l);
-        event_add(&l->listen_ev[k], NULL);
+    for (unsigned k = 0; k < l->n_listeners; k++) { /* now that the array moves no more */
+        event_assign(&l->listeners[k].ev, l->base, l->listeners[k].fd, EV_READ | EV_PERSIST, on_accept, l);
+        if (!c->paused)
+            event_add(&l->listeners[k].ev, NULL);
     }
     event_assign(&l->resume_ev, l->base, -1, 0, on_resume, l);
     return ERR_OK;
@@ -318,6 +365,10 @@ int gw_server_open(gw_server **out, const struct gw_server_config *cfg, struct e
         rc = loop_start(s->loops[i], e);
     if (rc)
         goto out;
+    for (unsigned i = 0; i < cfg->n_inherit; i++)
+        close(cfg->inherit[i]);
+    s->cfg.inherit = NULL;
+    s->cfg.n_inherit = 0;
     s->cfg.cert_file = s->cfg.key_file = NULL; /* the caller's strings: not ours from here on */
     for (unsigned i = 0; i < GW_LISTEN_MAX; i++)
         s->cfg.listen[i].host = NULL;
@@ -326,6 +377,31 @@ int gw_server_open(gw_server **out, const struct gw_server_config *cfg, struct e
 out:
     gw_server_close(s);
     return rc;
+}
+
+static void accept_task(void *arg)
+{
+    gw_loop *l = arg;
+    for (unsigned i = 0; i < l->n_listeners && !l->draining; i++)
+        event_add(&l->listeners[i].ev, NULL);
+}
+
+void gw_server_accept(gw_server *s)
+{
+    for (unsigned i = 0; i < s->n_loops; i++)
+        while (gw_loop_post(s->loops[i], accept_task, s->loops[i]) == ERR_AGAIN)
+            clock_sleep_ns(NS_PER_MS);
+}
+
+void gw_server_handed(gw_server *s) { atomic_store(&s->handed, true); }
+
+unsigned gw_server_listen_fds(const gw_server *s, int *out, unsigned most)
+{
+    unsigned n = 0;
+    for (unsigned i = 0; i < s->n_loops; i++)
+        for (unsigned k = 0; k < s->loops[i]->n_listeners && n < most; k++)
+            out[n++] = s->loops[i]->listeners[k].fd;
+    return n;
 }
 
 uint16_t gw_server_port(const gw_server *s, unsigned i) { return i < s->cfg.n_listen ? s->port[i] : 0; }
@@ -370,15 +446,15 @@ static void drain_task(void *arg)
 {
     gw_loop *l = arg;
     l->draining = true;
-    for (unsigned i = 0; i < GW_LISTEN_MAX; i++) {
-        int fd = l->listen_fd[i];
+    for (unsigned i = 0; i < l->n_listeners; i++) {
+        int fd = l->listeners[i].fd;
         if (fd < 0)
             continue;
-        while (accept_one(l, fd) && !l->accept_paused) /* who is in the queue already would get a reset */
+        while (!atomic_load(&l->server->handed) && accept_one(l, fd) && !l->accept_paused) /* who is in the queue already would get a reset */
             ;
-        event_del(&l->listen_ev[i]);
+        event_del(&l->listeners[i].ev);
         close(fd);
-        l->listen_fd[i] = -1;
+        l->listeners[i].fd = -1;
     }
     event_del(&l->resume_ev);
     for (struct gw_conn *c = l->conns; c; c = c->next)

@@ -139,6 +139,10 @@ struct gw_server_config {
     size_t write_min;               /* bytes that a client must have acknowledged within write_stall_ms while more is waiting for it */
     size_t post_max;                /* tasks waiting on a loop */
     int sndbuf;                     /* SO_SNDBUF; 0: the system's */
+    /* Listening sockets of a server that this one takes over from (gw_server_listen_fds of it, passed on by exec): those that are bound to an
+     * address in `listen` are used, the others closed. A connection that waits in one of them is lost to neither. */
+    const int *inherit; unsigned n_inherit;
+    bool paused;                    /* accept nothing until gw_server_accept */
     struct gw_handler handler;
 };
 void gw_server_config_default(struct gw_server_config *c); /* everything but listen, certificate and handler */
@@ -148,6 +152,9 @@ void gw_server_config_default(struct gw_server_config *c); /* everything but lis
 int gw_server_open(gw_server **out, const struct gw_server_config *cfg, struct err *e);
 /* Other files for connections from now on; those that run keep what they have. On error nothing has changed. */
 int gw_server_reload_tls(gw_server *s, const char *cert_file, const char *key_file, struct err *e);
+void gw_server_accept(gw_server *s);                        /* begins to accept, if it was opened paused */
+void gw_server_handed(gw_server *s);                        /* another process accepts from the same sockets: a drain leaves what waits in them to it */
+unsigned gw_server_listen_fds(const gw_server *s, int *out, unsigned most); /* before a drain; borrowed */
 uint16_t gw_server_port(const gw_server *s, unsigned i);    /* the bound port of listen[i] */
 unsigned gw_server_loops(const gw_server *s);
 gw_loop *gw_server_loop(gw_server *s, unsigned i);

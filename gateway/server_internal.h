@@ -79,6 +79,7 @@ struct gw_exchange {
     char id[ID_MAX + 1];
 };
 
+struct listener { int fd; struct event ev; };
 struct task { void (*fn)(void *); void *arg; };
 struct gw_loop {
     gw_server *server;
@@ -87,8 +88,9 @@ struct gw_loop {
     pthread_t thread;
     bool started, draining;
     SSL_CTX *tls;                      /* its own: reference counts are then not shared between cores */
-    int listen_fd[GW_LISTEN_MAX];
-    struct event listen_ev[GW_LISTEN_MAX], resume_ev, wake_ev, timer_ev, todo_ev;
+    struct listener *listeners;        /* one an address, more after a take-over from more loops */
+    unsigned n_listeners;
+    struct event resume_ev, wake_ev, timer_ev, todo_ev;
     bool accept_paused, accept_full;   /* full: too many handshakes */
     unsigned handshakes, handshakes_max; /* open ones; this loop's share */
     int wake_fd;
@@ -117,7 +119,7 @@ struct gw_server {
     bool has_tickets;
     gw_peers *peers;                   /* NULL: addresses are not counted */
     _Atomic uint64_t open, body_held;
-    _Atomic bool draining;
+    _Atomic bool draining, handed;
 };
 
 /* One writer, so no locked add is needed. */
