@@ -45,7 +45,7 @@ HELPER := $(patsubst %.c,$(B)/%.o,$(filter-out $(ISA_SKIP),$(wildcard tests/supp
 FUZZ   := $(patsubst tests/fuzz/%.c,build/fuzz/bin/%,$(wildcard tests/fuzz/fuzz_*.c))
 T      ?=
 
-.PHONY: all check check-clients asan tsan fuzz bench demo install help clean lib tests
+.PHONY: deb all check check-clients asan tsan fuzz bench demo install help clean lib tests
 all: build/sluice
 build/sluice: build/plain/sluice
 	@ln -sf plain/sluice $@
@@ -117,6 +117,8 @@ install: all
 	install -D -m 755 build/plain/sluice $(DESTDIR)$(PREFIX)/bin/sluice
 	install -d $(DESTDIR)$(PREFIX)/share/sluice/conf
 	cp -r conf/. $(DESTDIR)$(PREFIX)/share/sluice/conf/
+deb: build/sluice
+	sh packaging/deb.sh $$(build/sluice version | cut -d' ' -f2)
 clean:
 	rm -rf build
 help:
@@ -126,7 +128,7 @@ help:
 	@echo "make asan | tsan      the same tests under sanitizers (T=x/y works)"
 	@echo "make fuzz [T=name]    a short run of each fuzz target (FUZZ_RUNS=n)"
 	@echo "make check-clients    the openai and anthropic packages against a live server, in a venv of their own"
-	@echo "make bench            benchmarks (bench/; bench/gateway.sh: the gateway under load); make install PREFIX=/usr/local; make clean"
+	@echo "make bench            benchmarks (bench/; bench/gateway.sh: the gateway under load); make install PREFIX=/usr/local; make deb; make clean"
 
 -include $(shell find build -name '*.d' 2>/dev/null)
 .SECONDARY:

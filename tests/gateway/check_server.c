@@ -514,6 +514,43 @@ START_TEST(posts)
 }
 END_TEST
 
+/* Another server takes over the sockets of one with more or fewer loops; a connection made in between waits and is answered. */
+START_TEST(inherits)
+{
+    static const unsigned threads[][2] = {{3, 2}, {2, 5}, {1, 1}};
+    struct gw_server_config cfg;
+    struct rig next;
+    int fds[8], waiting[40];
+    rig_config(&cfg);
+    cfg.threads = threads[_i][0];
+    rig_open(&rig, &cfg, false);
+    unsigned n = gw_server_listen_fds(rig.server, fds, 8);
+    ck_assert_uint_eq(n, threads[_i][0]);
+    for (unsigned i = 0; i < n; i++)
+        ck_assert_int_ge(fds[i] = dup(fds[i]), 0);
+    cfg.listen[0].port = rig.port;
+    cfg.threads = threads[_i][1];
+    cfg.inherit = fds;
+    cfg.n_inherit = n;
+    cfg.paused = true;
+    rig_open(&next, &cfg, false);
+    ck_assert_uint_eq(next.port, rig.port);
+    gw_server_handed(rig.server);
+    rig_close(&rig); /* from here on nobody accepts */
+    for (int i = 0; i < 40; i++)
+        ck_assert_int_ge(waiting[i] = client_connect(next.port), 0);
+    gw_server_accept(next.server);
+    for (int i = 0; i < 40; i++) {
+        cl = (struct client){.fd = waiting[i]};
+        client_get(&cl, "/hello");
+        client_expect(&cl, "hello", 5000);
+        client_close(&cl);
+    }
+    rig_close(&next);
+    ck_assert_int_eq(client_connect(next.port), -1); /* nothing of the first was left open */
+}
+END_TEST
+
 START_TEST(ipv6)
 {
     struct gw_server_config cfg;
@@ -580,6 +617,7 @@ int main(void)
     tcase_add_loop_test(t, tickets_age, 0, 2);
     tcase_add_test(t, http_on_tls_port);
     tcase_add_test(l, posts);
+    tcase_add_loop_test(l, inherits, 0, 3);
     tcase_add_test(l, ipv6);
     tcase_add_test(l, bad_config);
     suite_add_tcase(s, h);
