@@ -285,6 +285,7 @@ static void conn_writable(struct gw_conn *c)
     while (conn_backlog(c) && sent < WRITE_PER_EVENT) {
         ssize_t w = conn_write(c, c->out.data + c->out_off, conn_backlog(c));
         if (w == IO_EOF || w == IO_ERROR) {
+            COUNT_BY(c->loop, backlog_bytes, -sent); /* conn_lost takes off what is left */
             conn_lost(c, GW_GONE_CLOSED);
             return;
         }
