@@ -38,8 +38,10 @@ SRC    := $(filter-out $(ISA_SKIP) cli/main.c,$(foreach d,$(LAYERS),$(wildcard $
 OBJ    := $(SRC:%.c=$(B)/%.o) $(B)/gen/embedded.o
 LIB    := $(B)/libsluice.a
 TESTS  := $(patsubst %.c,$(B)/%,$(wildcard tests/*/check_*.c))
-ifeq ($(V),tsan) # what has threads: the kernels' are their backend's
-TESTS  := $(filter-out $(B)/tests/kernels/%,$(TESTS)) $(B)/tests/kernels/check_cpu_backend
+ifeq ($(V),tsan) # what has threads
+TESTS  := $(addprefix $(B)/tests/,base/check_pool base/check_log offload/check_weights kernels/check_cpu_backend) \
+          $(addprefix $(B)/tests/engine/check_,engine link mock) $(filter $(B)/tests/gateway/% $(B)/tests/cli/%,$(TESTS)) \
+          $(if $(T),$(B)/tests/$(dir $(T))check_$(notdir $(T)))
 endif
 HELPER := $(patsubst %.c,$(B)/%.o,$(filter-out $(ISA_SKIP),$(wildcard tests/support/*.c)))
 FUZZ   := $(patsubst tests/fuzz/%.c,build/fuzz/bin/%,$(wildcard tests/fuzz/fuzz_*.c))
@@ -86,7 +88,7 @@ check:
 asan tsan:
 	@sh scripts/deps.sh run test
 	@$(MAKE) --no-print-directory V=$@ build/$@/sluice tests
-	@sh scripts/check.sh build/$@ $(T)
+	@CK_DEFAULT_TIMEOUT=600 sh scripts/check.sh build/$@ $(T)
 check-clients: all
 	@sh scripts/deps.sh run test clients
 	@sh tests/clients/run.sh
