@@ -183,7 +183,7 @@ START_TEST(large_header)
     struct err e;
     off_catalog *c;
     struct off_array a;
-    static char text[N][20];
+    static char text[N][28];
     static const char *strs[N];
     size_t n;
     for (int i = 0; i < N; i++) {
