@@ -1,4 +1,4 @@
-/* engine/compile_internal.h - the state of one compile, shared by compile.c (the walk), emit.c (operators) and segments.c (records). */
+/* engine/compile_internal.h - the state of one compile, shared by compile.c (the walk), emit*.c (operators) and segments.c (records). */
 #ifndef SLUICE_ENGINE_COMPILE_INTERNAL_H
 #define SLUICE_ENGINE_COMPILE_INTERNAL_H
 #include "engine/bind.h"
