@@ -5,7 +5,7 @@
  *            functions that return bool report through jrun.e or jparse.e and are false after the first error.
  * Source:    Jinja2 3.1's grammar and Python's semantics of the operations that templates use.
  *
- * Reading order: jinja_lex, jinja_parse, jinja_stmt (syntax); jinja_value, jinja_text, jinja_repr, jinja_num (values); jinja_ops
+ * Reading order: jinja_lex, jinja_operand, jinja_parse, jinja_stmt (syntax); jinja_value, jinja_text, jinja_repr, jinja_num (values); jinja_ops
  * (operators), jinja_eval, jinja_exec (the walk); jinja_filters, jinja_seq, jinja_tests, jinja_methods, jinja_format (built-ins). */
 #ifndef SLUICE_ENGINE_JINJA_INTERNAL_H
 #define SLUICE_ENGINE_JINJA_INTERNAL_H
@@ -113,6 +113,7 @@ struct jparse {
 };
 bool j_advance(struct jparse *p);
 int j_syntax(struct jparse *p, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+void *j_parse_fail(struct jparse *p, int code, const char *what);   /* NULL; the place is the token at hand */
 bool j_is_op(const struct jparse *p, int op);
 bool j_is_name(const struct jparse *p, const char *name);
 bool j_skip_op(struct jparse *p, int op);
@@ -121,6 +122,7 @@ bool j_expect_op(struct jparse *p, int op);
 struct jnode *j_node(struct jparse *p, enum j_kind kind);           /* NULL on error, as all below */
 struct jnode *j_expr(struct jparse *p);                             /* with inline if */
 struct jnode *j_tuple(struct jparse *p, bool simplified, bool inline_if, bool parens, bool ns);
+struct jnode *j_primary(struct jparse *p, bool ns);                 /* ns: a.b is a namespace reference */
 struct jnode *j_filters(struct jparse *p, struct jnode *a, bool start_inline);
 struct jnode *j_postfix(struct jparse *p, struct jnode *a);
 struct jnode *j_target(struct jparse *p, bool tuple, bool ns);
