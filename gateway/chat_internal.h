@@ -1,4 +1,4 @@
-/* gateway/chat_internal.h - one request for text, whatever API asked: shared by chat.c (its life) and chat_answer.c (what the client sees). */
+/* gateway/chat_internal.h - one request for text, whatever API asked: shared by chat.c (its life), chat_prepare.c (what the worker does) and chat_answer.c (what the client sees). */
 #ifndef SLUICE_GATEWAY_CHAT_INTERNAL_H
 #define SLUICE_GATEWAY_CHAT_INTERNAL_H
 #include <pthread.h>
@@ -65,6 +65,7 @@ struct gw_chat {
 };
 
 void gw_chat_unref(struct gw_chat *c);
+int gw_chat_prepare(struct gw_chat *c); /* worker: body -> req, ids, choices; 0, or the status in ae */
 /* Loop. Takes what has come and gives it to the exchange, if there is one and it does not lag. */
 void gw_chat_deliver(struct gw_chat *c);
 void gw_chat_cancel(struct gw_chat *c);        /* loop: tells the engine that nobody waits for what is not finished */
