@@ -164,7 +164,7 @@ START_TEST(signals)
     kill(getpid(), SIGTERM);
     ck_assert_int_eq(cli_signal(-1), SIGTERM);
     kill(getpid(), SIGINT);
-    ck_assert_int_eq(cli_signal(5000), SIGINT);
+    ck_assert_int_eq(cli_signal(60000), SIGINT);
     ck_assert_int_eq(cli_signal(10), 0);
     raise(SIGPIPE); /* ignored */
     pid_t parent = getpid(), child = fork();
@@ -175,7 +175,7 @@ START_TEST(signals)
         _exit(0);
     }
     ck_assert_int_eq(cli_signal(-1), SIGTERM);
-    ck_assert_int_eq(cli_signal(1000), SIGCHLD);
+    ck_assert_int_eq(cli_signal(60000), SIGCHLD);
     ck_assert_int_eq(cli_signal(0), 0);
     waitpid(child, NULL, 0);
     int fds[2];

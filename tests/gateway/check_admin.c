@@ -66,7 +66,7 @@ static void open_all(void)
     struct err e;
     fake = fake_open(&fc);
     OK(gw_gateway_open(&gw, &cfg, &e));
-    for (int i = 0; i < 5000 && !gw_gateway_ready(gw); i++)
+    for (int i = 0; i < 60000 && !gw_gateway_ready(gw); i++)
         clock_sleep_ns(NS_PER_MS);
     ck_assert(gw_gateway_ready(gw));
 }
@@ -83,7 +83,7 @@ static void close_all(void)
 static int send_head(const char *method, const char *path, const char *headers, const char *body)
 {
     struct sockaddr_in a = {.sin_family = AF_INET, .sin_port = htons(gw_gateway_port(gw, 0)), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-    struct timeval tv = {20, 0};
+    struct timeval tv = {60, 0};
     int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &tv, sizeof tv);
     ck_assert_int_eq(connect(fd, (void *)&a, sizeof a), 0);
@@ -131,7 +131,7 @@ static const struct json *list(const char *headers)
 
 static const struct json *wait_list(size_t n, const char *state)
 {
-    for (int i = 0; i < 400; i++, clock_sleep_ns(10 * NS_PER_MS)) {
+    for (int i = 0; i < 6000; i++, clock_sleep_ns(10 * NS_PER_MS)) {
         const struct json *v = list(BOSS), *r = json_get(v, "requests");
         if (r->n == n && (!n || !state || json_eq(json_get(r->items[0], "state"), state)))
             return r;
@@ -144,7 +144,7 @@ static const struct json **lines(const char *path, size_t n)
 {
     static const struct json *out[64];
     char text[65536];
-    for (int i = 0; i < 300; i++, clock_sleep_ns(10 * NS_PER_MS)) {
+    for (int i = 0; i < 6000; i++, clock_sleep_ns(10 * NS_PER_MS)) {
         FILE *f = fopen(path, "r");
         size_t len = f ? fread(text, 1, sizeof text - 1, f) : 0, got = 0;
         if (f)
@@ -213,7 +213,7 @@ START_TEST(cancel)
         ck_assert_ptr_nonnull(strstr(answer, "data: [DONE]"));
     wait_list(0, NULL);
     ck_assert(is(ask("DELETE", arena_printf(&mem, "/admin/requests/%s", id), BOSS), 404));
-    for (int i = 0; i < 3000 && fake_counts(fake).live; i++)
+    for (int i = 0; i < 60000 && fake_counts(fake).live; i++)
         clock_sleep_ns(NS_PER_MS);
     ck_assert_uint_eq(fake_counts(fake).live, 0);
     ck_assert(is(rest(chat("go on !stop 3", streamed, USER)), 200)); /* the tenant's place is free again */
@@ -295,7 +295,7 @@ START_TEST(tenant_connections)
     ck_assert(is(ask("GET", "/v1/models", BOSS), 200));
     close(a);
     wait_list(1, NULL);
-    for (int i = 0; i < 200 && !is(ask("GET", "/v1/models", USER), 200); i++)
+    for (int i = 0; i < 6000 && !is(ask("GET", "/v1/models", USER), 200); i++)
         clock_sleep_ns(10 * NS_PER_MS);
     ck_assert(is(ask("GET", "/v1/models", USER), 200));
     close(b);

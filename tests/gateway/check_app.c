@@ -35,7 +35,7 @@ static void prepare_config(void)
     cfg.api_key = KEY;
     cfg.threads = 2;
     cfg.engine = fc.path;
-    cfg.drain_ms = 5000;
+    cfg.drain_ms = 60000;
     log_setup(&(struct log_config){.level = LOG_ERROR, .fd = 2, .part = "test"});
 }
 
@@ -44,7 +44,7 @@ static void open_all(void)
     struct err e;
     fake = fake_open(&fc);
     OK(gw_gateway_open(&gw, &cfg, &e));
-    for (int i = 0; i < 5000 && !gw_gateway_ready(gw); i++)
+    for (int i = 0; i < 60000 && !gw_gateway_ready(gw); i++)
         clock_sleep_ns(NS_PER_MS);
     ck_assert(gw_gateway_ready(gw));
 }
@@ -252,7 +252,7 @@ static void expect_text(const char *got, uint64_t seed, uint32_t n)
 
 static void wait_live(uint64_t n)
 {
-    for (int i = 0; i < 5000 && fake_counts(fake).live != n; i++)
+    for (int i = 0; i < 60000 && fake_counts(fake).live != n; i++)
         clock_sleep_ns(NS_PER_MS);
     ck_assert_uint_eq(fake_counts(fake).live, n);
 }
@@ -269,7 +269,7 @@ static double metric(const char *line)
 
 static void wait_metric(const char *line, double v)
 {
-    for (int i = 0; i < 500 && metric(line) != v; i++)
+    for (int i = 0; i < 3000 && metric(line) != v; i++)
         clock_sleep_ns(20 * NS_PER_MS);
     ck_assert_msg(metric(line) == v, "%s%g, expected %g", line, metric(line), v);
 }
@@ -437,7 +437,7 @@ START_TEST(choices)
     wait_live(5);
     close(fd);
     wait_live(0);
-    for (int i = 0; i < 200 && metric("sluice_queue_requests ") != 0; i++)
+    for (int i = 0; i < 6000 && metric("sluice_queue_requests ") != 0; i++)
         clock_sleep_ns(10 * NS_PER_MS);
     ck_assert(metric("sluice_queue_requests ") == 0 && metric("sluice_queue_tokens ") == 0 && metric("sluice_inflight_requests ") == 0);
     close_all();
@@ -682,7 +682,6 @@ START_TEST(leaving) /* clients that go, and clients that do not read */
     prepare_config();
     fc.ctx = 200000;
     fc.delay_us = 0;
-    cfg.write_stall_ms = 700;
     cfg.heartbeat_ms = 100;
     open_all();
     fd = dial(0); /* leaves in mid-stream */
@@ -703,7 +702,7 @@ START_TEST(leaving) /* clients that go, and clients that do not read */
     buf_init(&raw, 256u << 20); /* reads late: its sequence is paused, and then nothing is missing */
     fd = dial(4096);
     send_request(fd, "POST", CHAT, AUTH, chat_body("slow", "\"stream\":true,\"seed\":1,\"max_tokens\":60000"));
-    for (int i = 0; i < 5000 && !fake_counts(fake).pauses; i++)
+    for (int i = 0; i < 60000 && !fake_counts(fake).pauses; i++)
         clock_sleep_ns(NS_PER_MS);
     ck_assert_uint_ge(fake_counts(fake).pauses, 1);
     int rcvbuf = 1 << 20;
@@ -716,6 +715,12 @@ START_TEST(leaving) /* clients that go, and clients that do not read */
     ck_assert_uint_ge(fake_counts(fake).resumes, 1);
     buf_free(&raw);
 
+    close_all();
+    prepare_config();
+    fc.ctx = 200000;
+    fc.delay_us = 0;
+    cfg.write_stall_ms = 700;
+    open_all();
     fd = dial(4096); /* never reads: cut off and cancelled */
     send_request(fd, "POST", CHAT, AUTH, chat_body("stall", "\"stream\":true,\"max_tokens\":150000"));
     wait_metric("sluice_generations_total{reason=\"stalled\"} ", 1);
@@ -728,19 +733,16 @@ END_TEST
 START_TEST(heartbeats)
 {
     struct buf raw;
-    struct timeval tv = {0, 350000};
     int fd;
     prepare_config();
     cfg.heartbeat_ms = 100;
     open_all();
     fd = dial(0);
-    setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &tv, sizeof tv);
     send_request(fd, "POST", CHAT, AUTH, chat_body("!hang", "\"stream\":true"));
     buf_init(&raw, 1u << 20);
     char in[4096];
     ssize_t n;
-    uint64_t until = clock_now_ns() + 500 * NS_PER_MS;
-    while (clock_now_ns() < until && (n = recv(fd, in, sizeof in, 0)) > 0)
+    while (!strstr(raw.data ? raw.data : "", ": keep-alive") && (n = recv(fd, in, sizeof in, 0)) > 0)
         buf_add(&raw, in, (size_t)n);
     ck_assert_ptr_nonnull(strstr(raw.data, "200 OK")); /* headers are there before any token */
     ck_assert_ptr_nonnull(strstr(raw.data, ": keep-alive"));
@@ -755,17 +757,19 @@ START_TEST(deaths)
     struct reply r;
     prepare_config();
     fc.down_ms = 100;
-    cfg.engine_lost_ms = 1500;
     open_all();
     struct streamed t = stream("!die 7 !stop 30", "\"seed\":9");
     expect_text(t.text, 9, 30);
     ck_assert_str_eq(t.finish, "stop");
     ck_assert_uint_eq(fake_counts(fake).resumed, 1);
     ck_assert(metric("sluice_engine_restarts_total ") == 1);
-    int fd = dial(0); /* for good this time, with a stream running */
+    close_all();
+    prepare_config(); /* for good this time, with a stream running */
+    cfg.engine_lost_ms = 500;
+    open_all();
+    int fd = dial(0);
     send_request(fd, "POST", CHAT, AUTH, chat_body("!delay 10", "\"stream\":true,\"seed\":4"));
     wait_live(1);
-    clock_sleep_ns(50 * NS_PER_MS);
     fake_die(fake, 0);
     struct buf raw;
     buf_init(&raw, 1u << 24);
@@ -799,7 +803,7 @@ START_TEST(drain) /* what runs ends well, nothing new begins; past the deadline 
     struct buf raw;
     for (int late = 0; late < 2; late++) {
         prepare_config();
-        cfg.drain_ms = late ? 200 : 5000;
+        cfg.drain_ms = late ? 200 : 60000;
         open_all();
         pthread_create(&th, NULL, run_gateway, &cut);
         int fd = dial(0);

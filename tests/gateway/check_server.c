@@ -39,10 +39,10 @@ START_TEST(keep_alive)
     start_and_connect(_i);
     for (int i = 0; i < 3; i++) {
         client_get(&cl, "/hello");
-        client_expect(&cl, "HTTP/1.1 200 OK\r\n", 5000);
-        client_expect(&cl, "Date: ", 5000);
-        client_expect(&cl, " GMT\r\n", 5000);
-        client_expect(&cl, "Content-Type: text/plain\r\nContent-Length: 5\r\n\r\nhello", 5000);
+        client_expect(&cl, "HTTP/1.1 200 OK\r\n");
+        client_expect(&cl, "Date: ");
+        client_expect(&cl, " GMT\r\n");
+        client_expect(&cl, "Content-Type: text/plain\r\nContent-Length: 5\r\n\r\nhello");
         ck_assert_uint_eq(cl.len, 0);
     }
     rig_counters(&rig, &c);
@@ -59,12 +59,12 @@ START_TEST(pipelining)
     start_and_connect(_i);
     client_say(&cl, "GET /hello HTTP/1.1\r\n" H "\r\nGET /later HTTP/1.1\r\n" H "\r\nPOST /echo HTTP/1.1\r\n" H "Content-Length: 3\r\n\r\nabc"
                     "GET /later HTTP/1.1\r\n" H "\r\nGET /stream?2 HTTP/1.1\r\n" H "\r\nGET /hello HTTP/1.1\r\n" H "\r\n");
-    client_expect(&cl, "\r\n\r\nhello", 5000);
-    client_expect(&cl, "\r\n\r\nlater", 5000);
-    client_expect(&cl, "\r\n\r\nabc", 5000);
-    client_expect(&cl, "\r\n\r\nlater", 5000);
-    client_expect(&cl, "data: 1\n\n\r\n0\r\n\r\n", 5000);
-    client_expect(&cl, "\r\n\r\nhello", 5000);
+    client_expect(&cl, "\r\n\r\nhello");
+    client_expect(&cl, "\r\n\r\nlater");
+    client_expect(&cl, "\r\n\r\nabc");
+    client_expect(&cl, "\r\n\r\nlater");
+    client_expect(&cl, "data: 1\n\n\r\n0\r\n\r\n");
+    client_expect(&cl, "\r\n\r\nhello");
     stop();
 }
 END_TEST
@@ -81,9 +81,9 @@ START_TEST(pipelining_deep)
         client_say(&cl, "POST /take HTTP/1.1\r\n" H "Content-Length: 30000\r\n\r\n");
         client_send(&cl, body, 30000);
     }
-    client_expect(&cl, "later", 5000);
+    client_expect(&cl, "later");
     for (int i = 0; i < 20; i++)
-        client_expect(&cl, "\r\n\r\n30000 x", 5000);
+        client_expect(&cl, "\r\n\r\n30000 x");
     free(body);
     stop();
 }
@@ -97,20 +97,20 @@ START_TEST(bodies)
     client_say(&cl, "lo\r\n6;x=y\r\n world\r\n0\r\nT: v\r\n\r");
     clock_sleep_ns(20 * NS_PER_MS);
     client_say(&cl, "\n");
-    client_expect(&cl, "Content-Length: 11\r\n\r\nhello world", 5000);
+    client_expect(&cl, "Content-Length: 11\r\n\r\nhello world");
     client_say(&cl, "POST /echo HTTP/1.1\r\n" H "Content-Length: 4\r\n\r\nab");
     clock_sleep_ns(20 * NS_PER_MS);
     client_say(&cl, "cd");
-    client_expect(&cl, "\r\n\r\nabcd", 5000);
+    client_expect(&cl, "\r\n\r\nabcd");
     size_t n = 3 << 20;
     char *big = malloc(n), head[120];
     memset(big, 'z', n);
     snprintf(head, sizeof head, "POST /take HTTP/1.1\r\n" H "Content-Length: %zu\r\n\r\n", n);
     client_say(&cl, head);
     client_send(&cl, big, n);
-    client_expect(&cl, "\r\n\r\n3145728 z", 10000);
+    client_expect(&cl, "\r\n\r\n3145728 z");
     client_say(&cl, "POST /take HTTP/1.1\r\n" H "Content-Length: 0\r\n\r\n");
-    client_expect(&cl, "\r\n\r\n0 -", 5000);
+    client_expect(&cl, "\r\n\r\n0 -");
     free(big);
     stop();
 }
@@ -120,13 +120,13 @@ START_TEST(expect_continue)
 {
     start_and_connect(_i);
     client_say(&cl, "POST /echo HTTP/1.1\r\n" H "Expect: 100-continue\r\nContent-Length: 3\r\n\r\n");
-    client_expect(&cl, "HTTP/1.1 100 Continue\r\n\r\n", 5000);
+    client_expect(&cl, "HTTP/1.1 100 Continue\r\n\r\n");
     client_say(&cl, "abc");
-    client_expect(&cl, "HTTP/1.1 200 OK\r\n", 5000);
-    client_expect(&cl, "\r\n\r\nabc", 5000);
+    client_expect(&cl, "HTTP/1.1 200 OK\r\n");
+    client_expect(&cl, "\r\n\r\nabc");
     client_say(&cl, "POST /small HTTP/1.1\r\n" H "Expect: 100-continue\r\nContent-Length: 11\r\n\r\n");
-    client_expect(&cl, "HTTP/1.1 413 ", 5000);
-    client_expect_end(&cl, 5000);
+    client_expect(&cl, "HTTP/1.1 413 ");
+    client_expect_end(&cl);
     ck_assert_ptr_null(strstr(cl.data, "100 Continue"));
     stop();
 }
@@ -136,20 +136,20 @@ START_TEST(refused_by_head)
 {
     start_and_connect(_i);
     client_get(&cl, "/refuse"); /* no body under way: the connection stays */
-    client_expect(&cl, "HTTP/1.1 401 Unauthorized\r\n", 5000);
-    client_expect(&cl, "WWW-Authenticate: Bearer\r\n", 5000);
-    client_expect(&cl, "{\"error\":{\"message\":\"no\",\"type\":\"authentication_error\",\"param\":null,\"code\":\"invalid_api_key\"}}", 5000);
+    client_expect(&cl, "HTTP/1.1 401 Unauthorized\r\n");
+    client_expect(&cl, "WWW-Authenticate: Bearer\r\n");
+    client_expect(&cl, "{\"error\":{\"message\":\"no\",\"type\":\"authentication_error\",\"param\":null,\"code\":\"invalid_api_key\"}}");
     client_say(&cl, "POST /refuse HTTP/1.1\r\n" H "Expect: 100-continue\r\nContent-Length: 3\r\n\r\n");
-    client_expect(&cl, "HTTP/1.1 401 Unauthorized\r\n", 5000); /* and not a 100 first */
-    client_expect(&cl, "Connection: close\r\n", 5000);
-    client_expect_end(&cl, 5000);
+    client_expect(&cl, "HTTP/1.1 401 Unauthorized\r\n"); /* and not a 100 first */
+    client_expect(&cl, "Connection: close\r\n");
+    client_expect_end(&cl);
     client_close(&cl);
     client_open(&cl, &rig); /* a body that comes although nobody wants it must not destroy the answer by a reset */
     char *big = calloc(1, 2 << 20);
     client_say(&cl, "POST /refuse HTTP/1.1\r\n" H "Content-Length: 2097152\r\n\r\n");
     client_send(&cl, big, 2 << 20);
-    client_expect(&cl, "invalid_api_key", 5000);
-    client_expect_end(&cl, 5000);
+    client_expect(&cl, "invalid_api_key");
+    client_expect_end(&cl);
     free(big);
     stop();
 }
@@ -159,13 +159,13 @@ START_TEST(head_and_options)
 {
     start_and_connect(_i);
     client_say(&cl, "HEAD /hello HTTP/1.1\r\n" H "\r\nHEAD /stream?3 HTTP/1.1\r\n" H "\r\nOPTIONS * HTTP/1.1\r\n" H "\r\n");
-    client_expect(&cl, "Content-Length: 5\r\n\r\nHTTP/1.1 200 OK\r\n", 5000);
-    client_expect(&cl, "Content-Type: text/event-stream\r\n", 5000);
-    client_expect(&cl, "Transfer-Encoding: chunked\r\n\r\nHTTP/1.1 404 Not Found\r\n", 5000);
-    client_expect(&cl, "no such \\\"path\\\"", 5000);
+    client_expect(&cl, "Content-Length: 5\r\n\r\nHTTP/1.1 200 OK\r\n");
+    client_expect(&cl, "Content-Type: text/event-stream\r\n");
+    client_expect(&cl, "Transfer-Encoding: chunked\r\n\r\nHTTP/1.1 404 Not Found\r\n");
+    client_expect(&cl, "no such \\\"path\\\"");
     client_get(&cl, "/none");
-    client_expect(&cl, "HTTP/1.1 204 No Content\r\n", 5000);
-    client_expect(&cl, "\r\n\r\n", 5000);
+    client_expect(&cl, "HTTP/1.1 204 No Content\r\n");
+    client_expect(&cl, "\r\n\r\n");
     ck_assert_uint_eq(cl.len, 0);
     stop();
 }
@@ -175,12 +175,12 @@ START_TEST(streams)
 {
     start_and_connect(_i);
     client_get(&cl, "/stream?3");
-    client_expect(&cl, "HTTP/1.1 200 OK\r\n", 5000);
-    client_expect(&cl, "Content-Type: text/event-stream\r\nCache-Control: no-cache\r\nX-Accel-Buffering: no\r\nTransfer-Encoding: chunked\r\n\r\n", 5000);
-    client_expect(&cl, "9\r\ndata: 0\n\n\r\n9\r\ndata: 1\n\n\r\n9\r\ndata: 2\n\n\r\n0\r\n\r\n", 5000);
+    client_expect(&cl, "HTTP/1.1 200 OK\r\n");
+    client_expect(&cl, "Content-Type: text/event-stream\r\nCache-Control: no-cache\r\nX-Accel-Buffering: no\r\nTransfer-Encoding: chunked\r\n\r\n");
+    client_expect(&cl, "9\r\ndata: 0\n\n\r\n9\r\ndata: 1\n\n\r\n9\r\ndata: 2\n\n\r\n0\r\n\r\n");
     client_get(&cl, "/abort");
-    client_expect(&cl, "data: half", 5000);
-    client_expect_end(&cl, 5000);
+    client_expect(&cl, "data: half");
+    client_expect_end(&cl);
     ck_assert_ptr_null(strstr(cl.data, "0\r\n\r\n"));
     stop();
 }
@@ -190,20 +190,20 @@ START_TEST(http10)
 {
     start_and_connect(_i);
     client_say(&cl, "GET /hello HTTP/1.0\r\nConnection: keep-alive\r\n\r\n");
-    client_expect(&cl, "Connection: keep-alive\r\n\r\nhello", 5000);
+    client_expect(&cl, "Connection: keep-alive\r\n\r\nhello");
     client_say(&cl, "GET /stream?2 HTTP/1.0\r\nConnection: keep-alive\r\n\r\n");
-    client_expect(&cl, "Connection: close\r\n\r\ndata: 0\n\ndata: 1\n\n", 5000);
-    client_expect_end(&cl, 5000);
+    client_expect(&cl, "Connection: close\r\n\r\ndata: 0\n\ndata: 1\n\n");
+    client_expect_end(&cl);
     client_close(&cl);
     client_open(&cl, &rig);
     client_say(&cl, "GET /hello HTTP/1.0\r\n\r\n");
-    client_expect(&cl, "Connection: close\r\n\r\nhello", 5000);
-    client_expect_end(&cl, 5000);
+    client_expect(&cl, "Connection: close\r\n\r\nhello");
+    client_expect_end(&cl);
     client_close(&cl);
     client_open(&cl, &rig);
     client_say(&cl, "GET /hello HTTP/1.1\r\n" H "Connection: close\r\n\r\n");
-    client_expect(&cl, "Connection: close\r\n\r\nhello", 5000);
-    client_expect_end(&cl, 5000);
+    client_expect(&cl, "Connection: close\r\n\r\nhello");
+    client_expect_end(&cl);
     stop();
 }
 END_TEST
@@ -223,12 +223,12 @@ START_TEST(refusals)
         client_open(&cl, &rig);
         client_say(&cl, t[i].in);
         snprintf(want, sizeof want, "HTTP/1.1 %d ", t[i].status);
-        client_expect(&cl, want, 5000);
-        client_expect(&cl, "x-request-id: req_", 5000);
-        client_expect(&cl, "Content-Type: application/json\r\n", 5000);
-        client_expect(&cl, "Connection: close\r\n\r\n{\"error\":{\"message\":\"", 5000);
-        client_expect(&cl, "\"param\":null,\"code\":null}}", 5000);
-        client_expect_end(&cl, 5000);
+        client_expect(&cl, want);
+        client_expect(&cl, "x-request-id: req_");
+        client_expect(&cl, "Content-Type: application/json\r\n");
+        client_expect(&cl, "Connection: close\r\n\r\n{\"error\":{\"message\":\"");
+        client_expect(&cl, "\"param\":null,\"code\":null}}");
+        client_expect_end(&cl);
         client_close(&cl);
     }
     client_open(&cl, &rig);
@@ -236,13 +236,13 @@ START_TEST(refusals)
     memset(line, 'a', sizeof line);
     client_say(&cl, "GET /");
     client_send(&cl, line, sizeof line);
-    client_expect(&cl, "HTTP/1.1 414 ", 5000);
+    client_expect(&cl, "HTTP/1.1 414 ");
     client_close(&cl);
     client_open(&cl, &rig);
     client_say(&cl, "GET / HTTP/1.1\r\n" H);
     for (int i = 0; i < 101; i++)
         client_say(&cl, "X: y\r\n");
-    client_expect(&cl, "HTTP/1.1 431 ", 5000);
+    client_expect(&cl, "HTTP/1.1 431 ");
     stop();
 }
 END_TEST
@@ -251,16 +251,16 @@ START_TEST(request_ids)
 {
     start_and_connect(_i);
     client_say(&cl, "GET /id HTTP/1.1\r\n" H "X-Request-Id: mine-1.2:3_4\r\n\r\n");
-    client_expect(&cl, "x-request-id: mine-1.2:3_4\r\n", 5000);
-    client_expect(&cl, "\r\n\r\nmine-1.2:3_4", 5000);
+    client_expect(&cl, "x-request-id: mine-1.2:3_4\r\n");
+    client_expect(&cl, "\r\n\r\nmine-1.2:3_4");
     client_say(&cl, "GET /id HTTP/1.1\r\n" H "X-Request-Id: a\"b\r\n\r\n"); /* not fit for logs and headers */
-    client_expect(&cl, "\r\n\r\nreq_", 5000);
+    client_expect(&cl, "\r\n\r\nreq_");
     client_get(&cl, "/inject");
-    client_expect(&cl, "X-Good: yes\r\n", 5000);
-    client_expect(&cl, "ok", 5000);
+    client_expect(&cl, "X-Good: yes\r\n");
+    client_expect(&cl, "ok");
     client_get(&cl, "/inject");
     while (!strstr(cl.data ? cl.data : "", "\r\n\r\nok"))
-        ck_assert(client_fill(&cl, 5000));
+        ck_assert(client_fill(&cl, RIG_WAIT_MS));
     ck_assert_ptr_null(strstr(cl.data, "Evil"));
     stop();
 }
@@ -286,13 +286,11 @@ START_TEST(leaves)
             clock_sleep_ns(50 * NS_PER_MS);
             setsockopt(cl.fd, SOL_SOCKET, SO_LINGER, &reset, sizeof reset);
         }
-        uint64_t t = clock_now_ns();
         if (how == 0 && cl.ssl)
             SSL_shutdown(cl.ssl); /* close_notify alone says it */
         else
             client_close(&cl);
-        ck_assert_msg(rig_gone(&rig, 2000) == GW_GONE_CLOSED, "way %d: nobody noticed", how);
-        ck_assert_uint_lt((clock_now_ns() - t) / NS_PER_MS, how < 2 ? 200 : 1000);
+        ck_assert_msg(rig_gone(&rig, RIG_WAIT_MS) == GW_GONE_CLOSED, "way %d: nobody noticed", how);
         rig_counters(&rig, &c);
         ck_assert_uint_eq(c.gone_closed, 1);
         stop();
@@ -330,7 +328,7 @@ START_TEST(tls_rules)
         SSL_get0_alpn_selected(cl.ssl, &proto, &n);
         ck_assert_uint_eq(n, 8);
         client_get(&cl, "/hello");
-        client_expect(&cl, "hello", 5000);
+        client_expect(&cl, "hello");
         client_close(&cl);
         SSL_CTX_free(ctx);
     }
@@ -359,7 +357,7 @@ START_TEST(tls_resumes)
     for (int i = 0; i < 13; i++) {
         client_open_tls(&cl, &rig, ctx, session);
         client_get(&cl, "/hello");
-        client_expect(&cl, "hello", 5000);
+        client_expect(&cl, "hello");
         ck_assert_int_eq(SSL_session_reused(cl.ssl), i > 0);
         SSL_SESSION_free(session);
         session = SSL_get1_session(cl.ssl);
@@ -386,7 +384,7 @@ START_TEST(tls_reload)
     ck_assert_msg(!gw_cert_ensure(dir, NULL, 0, &other, &e), "%s", e.msg);
     client_open(&old, &rig);
     client_get(&old, "/hello");
-    client_expect(&old, "hello", 5000);
+    client_expect(&old, "hello");
     SSL_SESSION *session = SSL_get1_session(old.ssl);
     ck_assert_int_ne(gw_server_reload_tls(rig.server, "/nonexistent", other.key, &e), 0);
     ck_assert_int_ne(gw_server_reload_tls(rig.server, other.cert, "/nonexistent", &e), 0);
@@ -405,12 +403,12 @@ START_TEST(tls_reload)
     for (int i = 0; i < 8; i++) { /* on both loops */
         client_open(&cl, &rig);
         client_get(&cl, "/hello");
-        client_expect(&cl, "hello", 5000);
+        client_expect(&cl, "hello");
         client_close(&cl);
     }
     snprintf(rig.ca, sizeof rig.ca, "%s", first);
     client_get(&old, "/hello");
-    client_expect(&old, "hello", 5000);
+    client_expect(&old, "hello");
     client_close(&old);
     snprintf(cmd, sizeof cmd, "rm -rf %s", dir);
     ck_assert_int_eq(system(cmd), 0);
@@ -423,19 +421,19 @@ START_TEST(tickets_age)
 {
     struct gw_server_config cfg;
     rig_config(&cfg);
-    cfg.ticket_s = 1;
+    cfg.ticket_s = 2;
     rig_open(&rig, &cfg, true);
     SSL_CTX *ctx = client_ctx(&rig);
     SSL_CTX_set_session_cache_mode(ctx, SSL_SESS_CACHE_CLIENT);
     if (_i)
         SSL_CTX_set_max_proto_version(ctx, TLS1_2_VERSION);
     SSL_SESSION *session = NULL;
-    static const int wait_ms[] = {0, 0, 1100, 1100, 3200, 0}, resumed[] = {0, 1, 1, 1, 0, 1};
+    static const int wait_ms[] = {0, 0, 2200, 2200, 6400, 0}, resumed[] = {0, 1, 1, 1, 0, 1};
     for (int i = 0; i < 6; i++) {
         clock_sleep_ns((uint64_t)wait_ms[i] * NS_PER_MS);
         client_open_tls(&cl, &rig, ctx, session);
         client_get(&cl, "/hello");
-        client_expect(&cl, "hello", 5000);
+        client_expect(&cl, "hello");
         ck_assert_msg(SSL_session_reused(cl.ssl) == resumed[i], "try %d", i);
         SSL_SESSION_free(session);
         session = SSL_get1_session(cl.ssl);
@@ -453,13 +451,13 @@ START_TEST(http_on_tls_port)
     start(true);
     cl = (struct client){.fd = client_connect(rig.port)};
     client_say(&cl, "GET / HTTP/1.1\r\n" H "\r\n");
-    client_expect(&cl, "HTTP/1.1 400 Bad Request\r\n", 5000);
-    client_expect(&cl, "HTTPS", 5000);
-    client_expect_end(&cl, 5000);
+    client_expect(&cl, "HTTP/1.1 400 Bad Request\r\n");
+    client_expect(&cl, "HTTPS");
+    client_expect_end(&cl);
     client_close(&cl);
     cl = (struct client){.fd = client_connect(rig.port)};
     client_say(&cl, "\x01\x02\x03garbage that is no handshake");
-    client_expect_end(&cl, 5000);
+    client_expect_end(&cl);
     stop();
 }
 END_TEST
@@ -504,7 +502,7 @@ START_TEST(posts)
     }
     for (unsigned i = 0; i < 4; i++)
         pthread_join(t[i], NULL);
-    for (int i = 0; i < 2000 && atomic_load(&o[0].run) + atomic_load(&o[1].run) + atomic_load(&o[2].run) + atomic_load(&o[3].run) < 20000; i++)
+    for (int i = 0; i < RIG_WAIT_MS && atomic_load(&o[0].run) + atomic_load(&o[1].run) + atomic_load(&o[2].run) + atomic_load(&o[3].run) < 20000; i++)
         clock_sleep_ns(NS_PER_MS);
     rig_close(&rig); /* joins the loops: their plain fields may be read now */
     for (unsigned i = 0; i < 4; i++) {
@@ -543,7 +541,7 @@ START_TEST(inherits)
     for (int i = 0; i < 40; i++) {
         cl = (struct client){.fd = waiting[i]};
         client_get(&cl, "/hello");
-        client_expect(&cl, "hello", 5000);
+        client_expect(&cl, "hello");
         client_close(&cl);
     }
     rig_close(&next);

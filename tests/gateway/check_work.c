@@ -39,7 +39,7 @@ START_TEST(limits)
     gw_work *w;
     OK(gw_work_open(&w, 1, 4, &e));
     OK(gw_work_put(w, wait_at_gate, NULL, &e));
-    for (int i = 0; i < 5000 && gw_work_waiting(w); i++)
+    for (int i = 0; i < 60000 && gw_work_waiting(w); i++)
         clock_sleep_ns(NS_PER_MS);
     for (int i = 0; i < 4; i++)
         OK(gw_work_put(w, count, &ran, &e));

@@ -233,8 +233,8 @@ void rig_close(struct rig *r)
 {
     struct gw_counters c;
     char cmd[128];
-    gw_server_drain(r->server, 2000);
-    for (int i = 0; i < 500; i++) {
+    gw_server_drain(r->server, RIG_WAIT_MS);
+    for (int i = 0; i < RIG_WAIT_MS / 4; i++) {
         rig_counters(r, &c);
         if (quiet(&c))
             break;
@@ -366,9 +366,9 @@ bool client_fill(struct client *c, int ms)
     return n > 0;
 }
 
-void client_expect(struct client *c, const char *t, int ms)
+void client_expect(struct client *c, const char *t)
 {
-    uint64_t until = clock_now_ns() + (uint64_t)ms * NS_PER_MS;
+    uint64_t until = clock_now_ns() + RIG_WAIT_MS * NS_PER_MS;
     for (;;) {
         char *hit = c->len ? strstr(c->data, t) : NULL;
         if (hit) {
@@ -383,12 +383,12 @@ void client_expect(struct client *c, const char *t, int ms)
     }
 }
 
-void client_expect_end(struct client *c, int ms)
+void client_expect_end(struct client *c)
 {
-    uint64_t until = clock_now_ns() + (uint64_t)ms * NS_PER_MS;
+    uint64_t until = clock_now_ns() + RIG_WAIT_MS * NS_PER_MS;
     while (!c->eof) {
         uint64_t now = clock_now_ns();
-        ck_assert_msg(now < until, "the connection is still open after %d ms", ms);
+        ck_assert_msg(now < until, "the connection is still open after %d ms", RIG_WAIT_MS);
         client_fill(c, (int)((until - now) / NS_PER_MS) + 1);
     }
 }

@@ -23,6 +23,7 @@ struct rig {
 /* Fills cfg with the defaults, one loopback address, 2 threads. tls makes a certificate in a directory of its own. */
 void rig_config(struct gw_server_config *cfg);
 void rig_open(struct rig *r, const struct gw_server_config *cfg, bool tls);
+#define RIG_WAIT_MS 60000               /* how long a test waits for what must come: only a failure lasts as long, on the slowest machine */
 void rig_close(struct rig *r);          /* checks that nothing is left open, held or waiting */
 int rig_gone(struct rig *r, int ms);    /* waits until some on_gone came; returns which, or -1 */
 void rig_counters(struct rig *r, struct gw_counters *c);
@@ -42,9 +43,9 @@ SSL_CTX *client_ctx(const struct rig *r);
 void client_send(struct client *c, const void *p, size_t n);
 void client_say(struct client *c, const char *text);
 void client_get(struct client *c, const char *path); /* a whole GET */
-/* Reads until text appears, drops everything up to and with it; fails the test after ms. */
-void client_expect(struct client *c, const char *text, int ms);
+/* Reads until text appears, drops everything up to and with it; fails the test after RIG_WAIT_MS. */
+void client_expect(struct client *c, const char *text);
 bool client_fill(struct client *c, int ms); /* one read; false: the end or nothing within ms */
-void client_expect_end(struct client *c, int ms); /* the server closes; leftovers stay in data */
+void client_expect_end(struct client *c); /* the server closes; leftovers stay in data */
 void client_close(struct client *c);
 #endif
