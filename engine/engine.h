@@ -38,6 +38,8 @@ struct eng_sampling {
 };
 #define ENG_BIAS_MAX 300
 #define ENG_TOP_MAX 20
+#define ENG_GRAMMAR_MAX (1u << 20)         /* bytes of a grammar's text */
+#define ENG_GRAMMAR_TRIGGER_MAX 256
 struct eng_bias { int32_t id; float bias; }; /* added to the logit, before penalties */
 /* Of one token, from the model's own logits (no bias, no penalty, temperature 1); natural logarithms. top: the likeliest first. */
 struct eng_top { int32_t id; float logprob; };
@@ -56,6 +58,8 @@ struct eng_request {
     const struct eng_bias *bias; uint32_t n_bias; /* at most ENG_BIAS_MAX, ids different */
     bool logprobs; uint32_t top_logprobs;         /* tokens come with logprobs, and so many alternatives */
     const char *const *stops; const uint32_t *stop_lens; uint32_t n_stops; /* at most 16 of at most 256 bytes */
+    const char *grammar; uint32_t grammar_n;      /* GBNF (engine/grammar.h) that the output must follow; NULL: any output */
+    const char *grammar_trigger; uint32_t grammar_trigger_n; /* NULL: from the first token; else what follows this text, each time (engine/guide.h) */
     uint64_t deadline_ns;     /* clock_now_ns(); 0: none */
     int32_t priority;         /* larger first */
     const char *tenant;       /* namespace and fair share; NULL: "default" */

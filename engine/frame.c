@@ -161,6 +161,8 @@ bool eng_frame_put_submit(struct buf *b, const struct eng_request *r, uint64_t n
         buf_u32(b, (uint32_t)r->bias[i].id);
         buf_f32(b, r->bias[i].bias);
     }
+    buf_blob(b, r->grammar ? r->grammar : "", r->grammar ? r->grammar_n : 0);
+    buf_blob(b, r->grammar_trigger ? r->grammar_trigger : "", r->grammar_trigger ? r->grammar_trigger_n : 0);
     buf_reserve(b, (size_t)r->n_ids * 4);
     for (uint32_t i = 0; i < r->n_ids; i++)
         buf_u32(b, (uint32_t)r->ids[i]);
@@ -208,6 +210,23 @@ static int get_bias(struct rd *d, struct arena *a, struct eng_request *r, struct
             return refuse(e, "SUBMIT", "expected finite biases of ids of zero or more");
     }
     r->bias = bias;
+    return ERR_OK;
+}
+
+/* Empty means none, for both. */
+static int get_grammar(struct rd *d, struct eng_request *r, struct err *e)
+{
+    size_t n, n_trigger;
+    const char *text = rd_blob(d, &n);
+    if (d->bad || n > ENG_GRAMMAR_MAX)
+        return refuse(e, "SUBMIT", "expected a grammar of at most 1 MiB");
+    const char *trigger = rd_blob(d, &n_trigger);
+    if (d->bad || n_trigger > ENG_GRAMMAR_TRIGGER_MAX || (n_trigger && !n))
+        return refuse(e, "SUBMIT", "expected a trigger of at most 256 bytes, beside a grammar");
+    r->grammar = n ? text : NULL;
+    r->grammar_n = (uint32_t)n;
+    r->grammar_trigger = n_trigger ? trigger : NULL;
+    r->grammar_trigger_n = (uint32_t)n_trigger;
     return ERR_OK;
 }
 
@@ -274,7 +293,7 @@ int eng_frame_get_submit(const struct eng_frame *f, uint64_t now_ns, struct aren
         return err_set(e, ERR_NOMEM, "SUBMIT frame: tenant");
     if (left && __builtin_add_overflow(now_ns, left, &r->deadline_ns))
         return refuse(e, "SUBMIT", "the deadline is out of range");
-    if ((rc = get_stops(&d, a, r, e)) || (rc = get_bias(&d, a, r, e)) || (rc = get_ids(&d, r->n_ids, "SUBMIT", a, &r->ids, e)))
+    if ((rc = get_stops(&d, a, r, e)) || (rc = get_bias(&d, a, r, e)) || (rc = get_grammar(&d, r, e)) || (rc = get_ids(&d, r->n_ids, "SUBMIT", a, &r->ids, e)))
         return rc;
     return rd_left(&d) ? refuse(e, "SUBMIT", "bytes after the last token id") : ERR_OK;
 }

@@ -145,6 +145,8 @@ static int seq_new(struct seq **out, eng_mock *m, const struct eng_request *r, s
     uint32_t n_prompt = r->n_ids - r->n_done;
     if (r->n_done > r->n_ids || n_prompt >= m->ctx || r->n_done >= m->ctx - n_prompt)
         return err_set(e, ERR_LIMIT, "the prompt has %u tokens, the context %u", n_prompt, m->ctx);
+    if (r->grammar && !r->grammar_trigger) /* a trigger never comes */
+        return err_set(e, ERR_UNSUPPORTED, "grammar: the answers of an engine without a model are fixed");
     if (r->n_stops > ENG_STOPS_MAX)
         return err_set(e, ERR_INVALID, "%u stop strings, at most %d", r->n_stops, ENG_STOPS_MAX);
     struct seq *s = calloc(1, sizeof *s);

@@ -34,6 +34,8 @@ static int check_request(const eng_engine *g, const struct eng_request *r, struc
     if (r->n_bias > ENG_BIAS_MAX || r->top_logprobs > ENG_TOP_MAX)
         return err_set(e, ERR_INVALID, "expected at most %d biased tokens and %d top logprobs, found %u and %u", ENG_BIAS_MAX, ENG_TOP_MAX, r->n_bias,
                        r->top_logprobs);
+    if (r->grammar)
+        return err_set(e, ERR_UNSUPPORTED, "grammar: this engine does not enforce one");
     for (uint32_t i = 0; i < r->n_bias; i++)
         if (r->bias[i].id < 0 || (uint32_t)r->bias[i].id >= vocab || !isfinite(r->bias[i].bias))
             return err_set(e, ERR_INVALID, "bias of token %d: expected an id below %u and a finite value", r->bias[i].id, vocab);

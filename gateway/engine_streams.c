@@ -58,6 +58,8 @@ static void stream_free(struct gw_stream *s)
     free((void *)s->req.stop_lens);
     free((void *)s->req.tenant);
     free((void *)s->req.bias);
+    free((void *)s->req.grammar);
+    free((void *)s->req.grammar_trigger);
     gw_served_unref(s->served);
     free(s);
 }
@@ -91,6 +93,18 @@ static bool copy_bias(struct gw_stream *s, const struct eng_request *r)
     return b != NULL;
 }
 
+/* One copy for a stream: it is sent again when the engine dies. */
+static bool copy_text(const char **out, const char *p, uint32_t n)
+{
+    char *s = p ? malloc((size_t)n + 1) : NULL;
+    if (s) {
+        memcpy(s, p, n);
+        s[n] = 0;
+    }
+    *out = s;
+    return s || !p;
+}
+
 static struct gw_stream *stream_new(const struct eng_request *r)
 {
     struct gw_stream *s = calloc(1, sizeof *s);
@@ -102,11 +116,13 @@ static struct gw_stream *stream_new(const struct eng_request *r)
     s->req.stop_lens = NULL;
     s->req.tenant = NULL;
     s->req.bias = NULL;
+    s->req.grammar = s->req.grammar_trigger = NULL;
     s->n_prompt = r->n_ids;
     s->ids_cap = r->n_ids + 64;
     int32_t *ids = malloc(s->ids_cap * sizeof *ids);
     s->req.ids = ids;
-    if (!ids || !copy_stops(s, r) || !copy_bias(s, r) || (r->tenant && !(s->req.tenant = strdup(r->tenant)))) {
+    if (!ids || !copy_stops(s, r) || !copy_bias(s, r) || !copy_text(&s->req.grammar, r->grammar, r->grammar_n) ||
+        !copy_text(&s->req.grammar_trigger, r->grammar_trigger, r->grammar_trigger_n) || (r->tenant && !(s->req.tenant = strdup(r->tenant)))) {
         stream_free(s);
         return NULL;
     }

@@ -14,7 +14,7 @@ static const struct eng_request sample = {
     .ids = ids, .n_ids = 4, .n_done = 1, .text_skip = 77, .max_tokens = 9, .min_tokens = 3, .ignore_eos = true, .stops = stops,
     .stop_lens = stop_lens, .n_stops = 2, .deadline_ns = 5000, .priority = -2, .tenant = "acme",
     .sampling = {.temperature = 0.7f, .top_p = 0.9f, .min_p = 0.05f, .top_k = 40, .seed = UINT64_MAX, .choice = 3, .presence = 0.5f, .frequency = -0.25f, .repetition = 1.1f},
-    .bias = biases, .n_bias = 2, .logprobs = true, .top_logprobs = 20};
+    .bias = biases, .n_bias = 2, .logprobs = true, .top_logprobs = 20, .grammar = "root ::= \"a\"", .grammar_n = 12, .grammar_trigger = "<call>", .grammar_trigger_n = 6};
 static const struct eng_usage usage = {10, 4, 6, 1ull << 40, 2, 3};
 
 static struct eng_frame frame_of(const struct buf *b)
@@ -61,12 +61,13 @@ START_TEST(core)
     ck_assert(!strcmp(r.tenant, "acme") && r.sampling.temperature == 0.7f && r.sampling.top_p == 0.9f && r.sampling.min_p == 0.05f &&
               r.sampling.top_k == 40 && r.sampling.seed == UINT64_MAX);
     ck_assert(r.sampling.choice == 3 && r.sampling.presence == 0.5f && r.sampling.frequency == -0.25f && r.sampling.repetition == 1.1f);
+    ck_assert(r.grammar_n == 12 && !memcmp(r.grammar, sample.grammar, 12) && r.grammar_trigger_n == 6 && !memcmp(r.grammar_trigger, "<call>", 6));
     ck_assert(r.logprobs && r.top_logprobs == 20 && r.n_bias == 2 && !memcmp(r.bias, biases, sizeof biases));
     buf_reset(&b);
     ck_assert(eng_frame_put_submit(&b, &(struct eng_request){.ids = ids, .n_ids = 1, .deadline_ns = 5}, 10)); /* passed already: 1 ns is left */
     f = frame_of(&b);
     OK(eng_frame_get_submit(&f, 20, &a, &r, &e));
-    ck_assert(r.deadline_ns == 21 && !r.tenant && !r.n_stops && !r.ignore_eos);
+    ck_assert(r.deadline_ns == 21 && !r.tenant && !r.n_stops && !r.ignore_eos && !r.grammar && !r.grammar_trigger);
 
     buf_reset(&b);
     put_body(&b, 1);
@@ -250,7 +251,8 @@ START_TEST(errors)
         {28, {0, 0, 128, 255}, "temperature"}, {32, {0, 0, 0, 64}, "top_p"}, {36, {0, 0, 128, 191}, "min_p"}, {40, {255, 255, 255, 255}, "top_k"},
         {84, {0, 1, 0, 0}, "ends too early"}, {88, {0}, "without NUL"}, {92, {17}, "at most 16"}, {96, {0}, "1 to 256"},
         {64, {0, 0, 128, 127}, "penalties"}, {72, {0, 0, 128, 191}, "penalties"}, {80, {21}, "at most 20"}, {111, {45, 1}, "300 biases"},
-        {115, {255, 255, 255, 255}, "finite biases"}, {119, {0, 0, 192, 127}, "finite biases"}};
+        {115, {255, 255, 255, 255}, "finite biases"}, {119, {0, 0, 192, 127}, "finite biases"},
+        {131, {255, 255, 31}, "at most 1 MiB"}, {147, {1, 1}, "a trigger"}};
     for (size_t i = 0; i < sizeof odd / sizeof *odd; i++) {
         buf_reset(&b);
         put_body(&b, 0);

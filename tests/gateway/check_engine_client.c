@@ -363,9 +363,9 @@ END_TEST
 START_TEST(errors)
 {
     static const char *const hellos[] = {
-        "{}", "{\"proto\":1}", "{\"proto\":2,\"id\":\"\"}", "{\"proto\":2,\"id\":\"m\",\"ctx\":0}", "not json",
-        "{\"proto\":2,\"id\":\"m\",\"ctx\":10,\"seqs\":1,\"vocab\":10,\"tokenizer\":\"abc\"}",
-        "{\"proto\":2,\"id\":\"m\",\"ctx\":10,\"seqs\":1,\"vocab\":10,\"tokenizer\":\"00\",\"template\":7}",
+        "{}", "{\"proto\":1}", "{\"proto\":3,\"id\":\"\"}", "{\"proto\":3,\"id\":\"m\",\"ctx\":0}", "not json",
+        "{\"proto\":3,\"id\":\"m\",\"ctx\":10,\"seqs\":1,\"vocab\":10,\"tokenizer\":\"abc\"}",
+        "{\"proto\":3,\"id\":\"m\",\"ctx\":10,\"seqs\":1,\"vocab\":10,\"tokenizer\":\"00\",\"template\":7}",
     };
     struct gw_engine_config c;
     struct gw_description d;
