@@ -321,11 +321,26 @@ static int finish_model(struct eng_compiler *c, struct err *e)
     return tap(c, "final_norm", true, e);
 }
 
+/* A stack of matrices, one a head, whose rows a sum runs along: tiled when no tile lies across two heads. */
+static void tile_heads(struct eng_compiler *c, uint32_t i)
+{
+    struct krn_weight *w = &c->b.weights[i];
+    const struct eng_tensor *t = &c->b.tensors[i];
+
+    if (!strcmp(t->form, "plain") && t->n_dims == 3 && t->dims[t->transposed ? 2 : 1] % KRN_TILE_ROWS == 0 && krn_slot_can(w->type))
+        w->layout = KRN_TILED;
+}
+
 /* Linears and embeddings read tiled matrices where there is such a layout; everything else stays as published. */
 static void choose_layouts(struct eng_compiler *c)
 {
     for (uint32_t i = 0; i < c->n_ops; i++) {
         const struct krn_op *op = &c->ops[i];
+        if (op->code == KRN_ATTEND_MLA) {
+            tile_heads(c, op->weight[1]);
+            if (op->u.attend.turned)
+                tile_heads(c, op->weight[0]);
+        }
         if ((op->code != KRN_LINEAR && op->code != KRN_EMBED) || op->weight[0] == KRN_NO_WEIGHT)
             continue;
         struct krn_weight *w = &c->b.weights[op->weight[0]];

@@ -46,6 +46,12 @@ int eng_emit_attend_mla(struct eng_operands *o, struct eng_val *out)
     eng_emit_weight(&op, 0, ku);
     eng_emit_weight(&op, 1, vu);
     op.u.attend.scale = (float)o->attr[0].num;
+    op.u.attend.turned = o->c->b.tensors[ku->first].transposed;
+    uint64_t cols = (uint64_t)qn->heads * (lat->dim + qr->dim);
+    if (cols > INT32_MAX)
+        return eng_emit_fail(o, "absorbed queries of a token at most", INT32_MAX, cols);
+    if (cols > o->c->p->latent_cols)
+        o->c->p->latent_cols = (uint32_t)cols;
     if ((rc = eng_state_pages(o->c, o->state, 1, lat->dim + qr->dim, 0, true, 0, &op.state, &op.state_layer, o->e)))
         return rc;
     return eng_emit_call(o, &op, qn->heads, (uint32_t)vu->dims[1], out);

@@ -15,7 +15,7 @@ static struct krn_backend_config backend_config(const struct eng_plan *p, const 
     return (struct krn_backend_config){
         .isa = c->isa, .precision = c->precision, .threads = c->threads, .rows_max = {c->rows_max, c->picks_max},
         .arena_cols = {p->arena_cols[0], p->arena_cols[1]}, .ropes = p->ropes, .n_ropes = p->n_ropes,
-        .linear_cols_max = p->linear_cols_max};
+        .linear_cols_max = p->linear_cols_max, .latent_cols = p->latent_cols};
 }
 
 uint64_t eng_exec_bytes(const struct eng_plan *p, const struct eng_exec_config *c)

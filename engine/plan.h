@@ -77,7 +77,7 @@ struct eng_plan {
     struct eng_recurrent *recurrent; uint32_t n_recurrent;
     struct krn_rope_table *ropes; uint32_t n_ropes;
     uint32_t arena_cols[2];       /* tokens, picked */
-    uint32_t linear_cols_max;
+    uint32_t linear_cols_max, latent_cols; /* as in krn_backend_config */
     struct krn_view logits;       /* rows picked, width vocab */
     struct eng_tap *taps; uint32_t n_taps; /* embed ("x", KRN_NO_LAYER), "x" after each layer, "final_norm" */
     uint64_t weight_bytes_file, weight_bytes_slot;

@@ -74,14 +74,16 @@ static int end_record(struct packer *k)
     return ERR_OK;
 }
 
-static int loadable(struct packer *k, const struct eng_tensor *t)
+static int loadable(struct packer *k, const struct krn_op *op, const struct eng_tensor *t)
 {
-    if (strcmp(t->form, "plain") || t->transposed || t->map)
-        return err_set(k->e, ERR_UNSUPPORTED, "tensor %s: no kernel reads it as %s%s%s", t->file_name, t->form, t->transposed ? ", transposed" : "", t->map ? ", mapped" : "");
+    bool turned = t->transposed && !(op->code == KRN_ATTEND_MLA && op->u.attend.turned);
+
+    if (strcmp(t->form, "plain") || turned || t->map)
+        return err_set(k->e, ERR_UNSUPPORTED, "tensor %s: no kernel reads it as %s%s%s", t->file_name, t->form, turned ? ", transposed" : "", t->map ? ", mapped" : "");
     return ERR_OK;
 }
 
-static int add_weight(struct packer *k, uint32_t i, bool list)
+static int add_weight(struct packer *k, const struct krn_op *op, uint32_t i, bool list)
 {
     const struct eng_tensor *t = &k->c->b.tensors[i];
     const struct krn_weight *w = &k->c->b.weights[i];
@@ -92,7 +94,7 @@ static int add_weight(struct packer *k, uint32_t i, bool list)
         return ERR_OK;
     if (k->record_of[i] != UINT32_MAX)
         return list ? list_record(k, k->record_of[i]) : ERR_OK;
-    if ((rc = loadable(k, t)))
+    if ((rc = loadable(k, op, t)))
         return rc;
     for (uint32_t s = 0; s < t->n_spans; s++)
         bytes += t->spans[s].n_outer * t->spans[s].n_rows * t->spans[s].row_bytes;
@@ -118,7 +120,7 @@ static int pack_segment(struct packer *k, struct eng_segment *s)
         const struct krn_op *op = &k->c->ops[i];
         for (unsigned w = 0; w < KRN_OP_WEIGHTS && !rc && op->code != KRN_EXPERTS; w++)
             if (op->weight[w] != KRN_NO_WEIGHT)
-                rc = add_weight(k, op->weight[w], true);
+                rc = add_weight(k, op, op->weight[w], true);
     }
     if (rc || (rc = end_record(k)))
         return rc;
@@ -141,7 +143,7 @@ static int pack_experts(struct packer *k, const struct krn_op *op)
             return err_set(k->e, ERR_NOMEM, "record name");
         k->n_of_name = 0;
         for (unsigned w = 0; w < 3 && !rc; w++)
-            rc = add_weight(k, op->weight[w] + x, false);
+            rc = add_weight(k, op, op->weight[w] + x, false);
         if (rc || (rc = end_record(k)))
             return rc;
     }

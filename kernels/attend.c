@@ -11,6 +11,7 @@
 
 #define SEG KRN_ATTEND_SEGMENT
 #define SPLIT_QUERIES 8u   /* items with more (row, head) pairs are prefill: rows alone give enough units */
+#define RUN 64u            /* keys whose latent values lie turned around, token by token, while all queries of a batch use them */
 #define SPLIT_SEGMENTS 64u /* up to this many segments are split one by one, beyond it by spans */
 
 /* Partial softmax results of some queries; l < 0 marks one that has seen no key yet. */
@@ -22,9 +23,9 @@ static uint32_t rows_per_item(uint32_t group) { return most(1, KRN_ATTEND_QUERIE
 static uint32_t queries_max(uint32_t group) { return rows_per_item(group) * group; }
 static uint32_t first_key(const struct krn_attend *a, uint32_t pos) { return a->window && pos >= a->window ? pos - a->window + 1 : 0; }
 
-size_t krn_attend_scratch(uint32_t group, uint32_t dim, uint32_t dim_v)
+size_t krn_attend_scratch(uint32_t group, uint32_t dim, uint32_t dim_v, bool latent)
 {
-    return (size_t)queries_max(group) * ((size_t)dim + SEG + 3 * ((size_t)dim_v + 2)) + 256;
+    return (size_t)queries_max(group) * ((size_t)dim + SEG + 3 * ((size_t)dim_v + 2)) + 256 + (latent ? (size_t)RUN * dim_v : 0);
 }
 size_t krn_attend_slot_floats(uint32_t group, uint32_t dim_v) { return (size_t)most(group, SPLIT_QUERIES) * ((size_t)dim_v + 2); }
 uint32_t krn_attend_slots_max(const struct krn_attend *a, unsigned threads) { return threads > 1 ? 4 * SPLIT_SEGMENTS * a->kv_heads : 0; }
@@ -120,7 +121,7 @@ struct unit {
     const struct krn_attend *a;
     struct krn_attend_item it;
     uint32_t kv_head, group, nq;
-    float *q, *s;
+    float *q, *s, *values;
     struct state seg, span, total;
 };
 
@@ -136,8 +137,30 @@ static const uint8_t *block_of(const struct krn_attend *a, uint32_t seq, uint32_
     const struct krn_pages *g = a->pages;
     const struct krn_kv_layout *l = &g->layout;
     uint32_t page = g->tables[(size_t)seq * g->table_stride + pos / l->page_tokens], t = pos % l->page_tokens;
+    if (a->latent) kv_head = 0, v = false;
     assert(page != KRN_NO_PAGE);
     return g->pool + page * l->page_bytes + (v ? krn_kv_v(l, a->layer, kv_head, t, 0) : krn_kv_k(l, a->layer, kv_head, t, 0));
+}
+
+/* weigh() on latent values: those of RUN keys at a time are turned around first; the order of sums stays that of the keys. */
+static void weigh_latent(struct unit *u, float *o, const float *s, uint32_t n, const uint32_t *lo, const uint32_t *hi, const void *const *kb)
+{
+    const struct krn_attend *a = u->a;
+    enum krn_type t = a->pages->layout.type;
+    for (uint32_t r0 = lo[0] / RUN * RUN; r0 < hi[n - 1]; r0 += RUN) {
+        uint32_t l[KRN_ATTEND_QUERIES], h[KRN_ATTEND_QUERIES];
+        const void *vb[KRN_ATTEND_BLOCKS] = {0};
+        for (uint32_t b = most(r0, lo[0]) / KRN_KV_BLOCK; b * KRN_KV_BLOCK < least(r0 + RUN, hi[n - 1]); b++) {
+            float *v = u->values + (size_t)(b % (RUN / KRN_KV_BLOCK)) * KRN_KV_BLOCK * a->dim_v;
+            a->ops->untile(v, kb[b], a->dim_v, t);
+            vb[b] = v;
+        }
+        for (uint32_t i = 0; i < n; i++) {
+            l[i] = most(lo[i], r0);
+            h[i] = most(l[i], least(hi[i], r0 + RUN));
+        }
+        a->ops->weigh(o, s, n, l, h, vb, a->dim_v, KRN_F32);
+    }
 }
 
 /* All rows of the item that see keys of this segment; leaves their partial results in u->seg. */
@@ -170,7 +193,8 @@ static void walk_segment(struct unit *u, uint32_t segment)
             a->ops->soften(s + (size_t)i * SEG, lo[i], hi[i], a->softcap, &u->seg.m[q0 + i], &u->seg.l[q0 + i]);
         }
         memset(o, 0, (size_t)n * a->dim_v * sizeof *o);
-        a->ops->weigh(o, s, n, lo, hi, vb, a->dim_v, a->pages->layout.type);
+        if (a->latent) weigh_latent(u, o, s, n, lo, hi, vb);
+        else a->ops->weigh(o, s, n, lo, hi, vb, a->dim_v, a->pages->layout.type);
     }
 }
 
@@ -231,6 +255,7 @@ void krn_attend_run(const struct krn_attend *a, const struct krn_attend_work *w,
     u.seg = carve(&p, u.nq, a->dim_v);
     u.span = carve(&p, u.nq, a->dim_v);
     u.total = carve(&p, u.nq, a->dim_v);
+    u.values = p;
     gather(&u);
     empty(u.span, u.nq);
     empty(u.total, u.nq);
@@ -279,4 +304,14 @@ void krn_attend_store(const struct krn_attend *a, uint32_t seq, uint32_t pos, co
         scatter(a->ops, page + krn_kv_k(l, a->layer, h, t, 0), k + h * k_head, a->dim, l->type);
         a->ops->narrow(page + krn_kv_v(l, a->layer, h, t, 0), v + h * v_head, a->dim_v, l->type);
     }
+}
+
+void krn_attend_store_latent(const struct krn_attend *a, uint32_t seq, uint32_t pos, const float *c, const float *kr)
+{
+    const struct krn_pages *g = a->pages;
+    const struct krn_kv_layout *l = &g->layout;
+    uint32_t t = pos % l->page_tokens;
+    uint8_t *page = g->pool + g->tables[(size_t)seq * g->table_stride + pos / l->page_tokens] * l->page_bytes;
+    scatter(a->ops, page + krn_kv_k(l, a->layer, 0, t, 0), c, a->dim_v, l->type);
+    scatter(a->ops, page + krn_kv_k(l, a->layer, 0, t, a->dim_v), kr, a->dim - a->dim_v, l->type);
 }

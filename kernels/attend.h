@@ -14,6 +14,7 @@
  *   end      sink: M' = max(M, sink), the same a, L = fma(L, a, exp(sink - M')), O = O a;  out = O * (1 / L)
  * Two levels of merging let a decode of any length be cut over threads with few partial results to keep.
  * Keys and values are read back from the page as stored (f32, f16, bf16), those of the step's own rows too.
+ * Latent attention (latent.h) stores one key for all heads and no values: the first `latent` channels of a key are its value.
  * Tolerance against a softmax in double: 1e-5 of the largest |v|. Source: Dao et al. 2022, arXiv 2205.14135 (merging). */
 #ifndef SLUICE_KERNELS_ATTEND_H
 #define SLUICE_KERNELS_ATTEND_H
@@ -30,6 +31,8 @@ typedef void krn_scores_fn(float *s, const float *q, uint32_t nq, uint32_t dim, 
 typedef void krn_soften_fn(float *s, uint32_t lo, uint32_t hi, float softcap, float *m, float *l);
 /* o[q][dim_v] += p v over [lo[q], hi[q]); both ascend with q. vb[b] points at [16][dim_v] of block b. */
 typedef void krn_weigh_fn(float *o, const float *p, uint32_t nq, const uint32_t *lo, const uint32_t *hi, const void *const *vb, uint32_t dim_v, enum krn_type t);
+/* Values of a latent block: dst[16][dim_v] = the first dim_v channels of the key block kb, [dim][16], as f32. */
+typedef void krn_untile_fn(float *dst, const void *kb, uint32_t dim_v, enum krn_type t);
 typedef void krn_merge_fn(float *acc, const float *o, size_t n, float a, float b); /* acc = fma(acc, a, o * b) */
 typedef void krn_narrow_fn(void *dst, const float *src, size_t n, enum krn_type t);  /* to F32, F16 or BF16, nearest even */
 
@@ -41,6 +44,7 @@ struct krn_attend {
     size_t q_stride, out_stride, q_head, out_head;   /* floats between rows and between heads */
     uint32_t heads, kv_heads, dim, dim_v;
     uint32_t layer, window;
+    bool latent;                                     /* one key for all, dim_v of its channels are the value; kv_heads: groups of heads that work together */
     float scale, softcap;
     const float *sinks;                              /* [heads] or NULL */
     const struct krn_seq *seqs; uint32_t n_seqs;
@@ -61,10 +65,12 @@ void krn_attend_cut(const struct krn_attend *a, struct krn_attend_work *w, uint3
 uint32_t krn_attend_items_max(uint32_t rows_max, unsigned threads);
 uint32_t krn_attend_slots_max(const struct krn_attend *a, unsigned threads);
 /* Floats of scratch a worker needs, and of one slot. */
-size_t krn_attend_scratch(uint32_t group, uint32_t dim, uint32_t dim_v);
+size_t krn_attend_scratch(uint32_t group, uint32_t dim, uint32_t dim_v, bool latent);
 size_t krn_attend_slot_floats(uint32_t group, uint32_t dim_v);
 /* Runs unit u of w->n_items * kv_heads. left: one counter per (set, KV head), all zero before the step. */
 void krn_attend_run(const struct krn_attend *a, const struct krn_attend_work *w, uint32_t unit, float *scratch, float *slots, _Atomic uint32_t *left);
 /* Stores k, v of one row (token at pos of sequence seq) into its page. k, v: [kv_heads][dim], heads k_head, v_head apart. */
 void krn_attend_store(const struct krn_attend *a, uint32_t seq, uint32_t pos, const float *k, size_t k_head, const float *v, size_t v_head);
+/* The same for a latent key: c [dim_v], then kr [dim - dim_v]. */
+void krn_attend_store_latent(const struct krn_attend *a, uint32_t seq, uint32_t pos, const float *c, const float *kr);
 #endif

@@ -49,3 +49,9 @@ void krn_weigh_c(float *o, const float *p, uint32_t nq, const uint32_t *lo, cons
             }
         }
 }
+
+void krn_untile_c(float *dst, const void *kb, uint32_t dim_v, enum krn_type t)
+{
+    for (uint32_t d = 0; d < dim_v; d++)
+        for (uint32_t i = 0; i < KRN_KV_BLOCK; i++) dst[(size_t)i * dim_v + d] = element(kb, (size_t)d * KRN_KV_BLOCK + i, t);
+}

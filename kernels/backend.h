@@ -49,6 +49,7 @@ struct krn_backend_config {
     uint32_t arena_cols[2];        /* columns of each arena (from the plan) */
     const struct krn_rope_table *ropes; uint32_t n_ropes; /* borrowed for the backend's life */
     uint32_t linear_cols_max;      /* widest input of any linear: sizes the activation-quantisation scratch */
+    uint32_t latent_cols;          /* most heads * (rank + rope) of any latent attention: absorbed queries, a row a token */
 };
 
 typedef struct krn_backend krn_backend;

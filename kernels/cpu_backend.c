@@ -21,6 +21,8 @@ static enum krn_support cpu_supports(enum krn_opcode code, enum krn_type weight)
         const uint8_t zero[4096] = {0};
         return (unsigned)weight < KRN_TYPE_COUNT && krn_types[weight].block && krn_expand(weight, zero, krn_types[weight].block, x) ? KRN_FAST : KRN_MISSING;
     }
+    case KRN_ATTEND_MLA:
+        return krn_linear_support(weight, krn_slot_can(weight) ? KRN_TILED : KRN_PLAIN) == KRN_LINEAR_NONE ? KRN_MISSING : KRN_FAST;
     case KRN_RMSNORM: case KRN_ATTEND:
         return weight == KRN_F32 || weight == KRN_F16 || weight == KRN_BF16 ? KRN_FAST : KRN_MISSING;
     case KRN_L2NORM: case KRN_ADD: case KRN_MUL: case KRN_SCALE: case KRN_SIGMOID: case KRN_SILU: case KRN_SOFTCAP: case KRN_GLU:
@@ -45,10 +47,12 @@ static size_t rope_bytes(const struct krn_backend_config *c, uint32_t i) { retur
 static size_t row_bytes(const struct krn_backend_config *c) { return bytes3(c->rows_max[0], 4, sizeof(uint32_t)); } /* sequence, 3 positions */
 static size_t quant_bytes(const struct krn_backend_config *c) { return c->linear_cols_max ? krn_operand_bytes(rows_most(c), c->linear_cols_max) : 0; }
 
+static size_t latent_bytes(const struct krn_backend_config *c) { return bytes3(c->latent_cols, c->rows_max[0], sizeof(float)); }
+
 static size_t cpu_bytes(const struct krn_backend_config *c)
 {
-    size_t n = sizeof(krn_backend), parts[4] = {arena_bytes(c, 0), arena_bytes(c, 1), row_bytes(c), quant_bytes(c)};
-    for (int i = 0; i < 4; i++)
+    size_t n = sizeof(krn_backend), parts[5] = {arena_bytes(c, 0), arena_bytes(c, 1), row_bytes(c), quant_bytes(c), latent_bytes(c)};
+    for (int i = 0; i < 5; i++)
         if (__builtin_add_overflow(n, parts[i], &n)) return SIZE_MAX;
     for (uint32_t i = 0; i < c->n_ropes; i++)
         if (__builtin_add_overflow(n, rope_bytes(c, i), &n)) return SIZE_MAX;
@@ -90,6 +94,7 @@ static void cpu_close(krn_backend *b)
     free(b->slots);
     free(b->scratch);
     free(b->quant);
+    free(b->latent);
     free(b->arena[1]);
     free(b->arena[0]);
     free(b);
@@ -109,6 +114,7 @@ static bool allocate(krn_backend *b)
     if (!(b->row_seq = zeroed(row_bytes(c)))) return false;
     for (unsigned i = 0; i < 3; i++) b->rope_pos[i] = b->row_seq + (i + 1) * (size_t)c->rows_max[0];
     if (quant_bytes(c) && !(b->quant = zeroed((quant_bytes(c) + 63) & ~(size_t)63))) return false;
+    if (latent_bytes(c) && !(b->latent = zeroed(latent_bytes(c)))) return false;
     if (!(b->ropes = calloc(c->n_ropes + 1, sizeof *b->ropes))) return false;
     for (uint32_t i = 0; i < c->n_ropes; i++) {
         if (!(b->ropes[i].c = zeroed(rope_bytes(c, i)))) return false;
@@ -173,7 +179,7 @@ static int check_pages(const struct cpu_geometry *g, const struct krn_step *s, u
     if (g->state >= s->n_groups) return err_set(e, ERR_INVALID, "KV group %u of %u", g->state, s->n_groups);
     const struct krn_pages *p = &s->groups[g->state];
     const struct krn_kv_layout *l = &p->layout;
-    if (l->heads != g->kv_heads || l->dim_k != g->dim || l->dim_v != g->dim_v || layer >= l->n_layers)
+    if (l->heads != (g->latent ? 1 : g->kv_heads) || l->dim_k != g->dim || l->dim_v != (g->latent ? 0 : g->dim_v) || layer >= l->n_layers)
         return err_set(e, ERR_INVALID, "KV group %u holds %u layers of %u heads [%u, %u]; the call wants layer %u of %u heads [%u, %u]", g->state, l->n_layers, l->heads, l->dim_k, l->dim_v, layer, g->kv_heads, g->dim, g->dim_v);
     return ERR_OK;
 }

@@ -132,10 +132,12 @@ static bool run_linear(const krn_backend *b, struct cpu_op *x, unsigned workers)
 struct krn_attend cpu_attend_of(const struct krn_backend *b, const struct cpu_op *x)
 {
     const struct cpu_geometry *g = &b->geometry[x->geometry];
+    struct cpu_view q = x->in[0], out = x->out;
+    if (g->latent) q = out = (struct cpu_view){.p = b->latent, .stride = (size_t)g->heads * g->dim, .head = g->dim};
     return (struct krn_attend){
-        .ops = b->ops, .q = x->in[0].p, .out = x->out.p, .q_stride = x->in[0].stride, .out_stride = x->out.stride, .q_head = x->in[0].head,
-        .out_head = x->out.head, .heads = g->heads, .kv_heads = g->kv_heads, .dim = g->dim, .dim_v = g->dim_v, .layer = x->op->state_layer,
-        .window = g->window, .scale = x->op->u.attend.scale, .softcap = x->op->u.attend.softcap, .seqs = b->step->seqs,
+        .ops = b->ops, .q = q.p, .out = out.p, .q_stride = q.stride, .out_stride = out.stride, .q_head = q.head,
+        .out_head = out.head, .heads = g->heads, .kv_heads = g->kv_heads, .dim = g->dim, .dim_v = g->dim_v, .layer = x->op->state_layer,
+        .window = g->window, .latent = g->latent, .scale = x->op->u.attend.scale, .softcap = x->op->u.attend.softcap, .seqs = b->step->seqs,
         .n_seqs = b->step->n_seqs, .pages = &b->step->groups[g->state]};
 }
 
@@ -145,7 +147,8 @@ static void run_store(const krn_backend *b, const struct cpu_op *x, unsigned wor
     struct krn_attend a = cpu_attend_of(b, x);
     for (uint32_t r = p.from; r < p.to; r++) {
         const struct krn_seq *s = &b->step->seqs[b->row_seq[r]];
-        krn_attend_store(&a, b->row_seq[r], s->pos0 + (r - s->first), at(&x->in[1], r, 0), x->in[1].head, at(&x->in[2], r, 0), x->in[2].head);
+        if (a.latent) krn_attend_store_latent(&a, b->row_seq[r], s->pos0 + (r - s->first), at(&x->in[2], r, 0), at(&x->in[3], r, 0));
+        else krn_attend_store(&a, b->row_seq[r], s->pos0 + (r - s->first), at(&x->in[1], r, 0), x->in[1].head, at(&x->in[2], r, 0), x->in[2].head);
     }
 }
 
@@ -154,11 +157,43 @@ static bool run_attend(const krn_backend *b, struct cpu_op *x, unsigned worker)
     const struct cpu_geometry *g = &b->geometry[x->geometry];
     struct krn_attend a = cpu_attend_of(b, x);
     float *scratch = b->scratch + worker * b->scratch_floats;
-    a.sinks = vector(cpu_weight(b->list, x->op, 0), scratch);
+    a.sinks = a.latent ? NULL : vector(cpu_weight(b->list, x->op, 0), scratch);
     for (bool last = false;;) {
         uint32_t u = atomic_fetch_add_explicit(&x->next, 1, memory_order_relaxed), n = g->work.n_items * g->kv_heads;
         if (u >= n) return last;
         krn_attend_run(&a, &g->work, u, scratch + ((g->heads + 15) & ~15u), b->slots, g->left);
+        last = atomic_fetch_add_explicit(&x->done, 1, memory_order_acq_rel) + 1 == n;
+    }
+}
+
+/* ---- latent attention: queries into the latent, contexts out of it --------------------------------------------------- */
+static void absorb_head(const krn_backend *b, const struct cpu_op *x, uint32_t head, float *scratch)
+{
+    const struct cpu_geometry *g = &b->geometry[x->geometry];
+    size_t stride = (size_t)g->heads * g->dim, rank = g->dim_v;
+    struct krn_absorb a = {
+        .ops = b->ops, .linear = b->linear, .k_up = cpu_weight(b->list, x->op, 0), .turned = x->op->u.attend.turned, .nope = x->in[0].dim,
+        .rank = g->dim_v, .n = b->step->n_tokens, .qn = at(&x->in[0], 0, head), .x_stride = x->in[0].stride, .q = b->latent + head * g->dim, .q_stride = stride};
+    krn_latent_absorb(&a, head, scratch);
+    for (uint32_t r = 0; r < a.n; r++) memcpy(a.q + r * stride + rank, at(&x->in[1], r, head), (g->dim - rank) * sizeof(float));
+}
+
+static void unfold_head(const krn_backend *b, const struct cpu_op *x, uint32_t head, float *scratch)
+{
+    const struct cpu_geometry *g = &b->geometry[x->geometry];
+    uint32_t vd = x->out.dim;
+    krn_latent_rows(b->linear, cpu_weight(b->list, x->op, 1), head * vd, vd, b->latent + head * g->dim, (size_t)g->heads * g->dim, b->step->n_tokens,
+                    at(&x->out, 0, head), x->out.stride, scratch);
+}
+
+static bool run_heads(const krn_backend *b, struct cpu_op *x, unsigned worker)
+{
+    uint32_t n = b->geometry[x->geometry].heads;
+    float *scratch = b->scratch + worker * b->scratch_floats;
+    for (bool last = false;;) {
+        uint32_t head = atomic_fetch_add_explicit(&x->next, 1, memory_order_relaxed);
+        if (head >= n) return last;
+        (x->kind == CPU_ABSORB ? absorb_head : unfold_head)(b, x, head, scratch);
         last = atomic_fetch_add_explicit(&x->done, 1, memory_order_acq_rel) + 1 == n;
     }
 }
@@ -186,6 +221,7 @@ static bool run_op(const krn_backend *b, struct cpu_op *x, unsigned class, unsig
     case CPU_STORE: run_store(b, x, worker, workers); break;
     case CPU_LINEAR: return run_linear(b, x, workers);
     case CPU_ATTEND: return run_attend(b, x, worker);
+    case CPU_ABSORB: case CPU_UNFOLD: return run_heads(b, x, worker);
     }
     return false;
 }

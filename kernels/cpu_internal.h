@@ -9,6 +9,7 @@
 #include <stdatomic.h>
 #include "base/pool.h"
 #include "kernels/backend.h"
+#include "kernels/latent.h"
 #include "kernels/linear.h"
 #include "kernels/ops.h"
 
@@ -21,7 +22,8 @@ struct cpu_view {
     uint8_t rows;          /* 0 tokens, 1 picked: also the arena */
 };
 
-enum cpu_kind { CPU_ROW, CPU_QUANTISE, CPU_LINEAR, CPU_STORE, CPU_ATTEND };
+/* ABSORB and UNFOLD: latent.h's way in and out, a head a unit. */
+enum cpu_kind { CPU_ROW, CPU_QUANTISE, CPU_LINEAR, CPU_STORE, CPU_ATTEND, CPU_ABSORB, CPU_UNFOLD };
 /* How the work of an op is dealt to the workers. Ops that deal the same rows alike need no barrier between them. */
 enum cpu_deal { CPU_BY_ROWS, CPU_BY_COLS, CPU_BY_TILES, CPU_BY_UNITS };
 
@@ -34,17 +36,18 @@ struct cpu_op {
     bool wide;                     /* elementwise and costly: split by columns when there are few rows */
     uint8_t barrier;               /* bit c: workers meet before this op in class c */
     uint8_t n_in;
-    struct cpu_view in[3], out;
+    struct cpu_view in[4], out;
     uint32_t n_linear;             /* LINEAR: this many plan calls, op .. op + n_linear - 1, share one input */
     uint32_t tiles;                /* LINEAR: of all of them */
-    uint32_t geometry;             /* STORE, ATTEND */
-    uint32_t tail;                 /* LINEAR, ATTEND: this many ops behind it belong to its last finisher in CPU_CLASS_ONE */
-    _Atomic uint32_t next, done;   /* LINEAR, ATTEND: next piece of work to hand out; pieces finished */
+    uint32_t geometry;             /* STORE, ATTEND, ABSORB, UNFOLD */
+    uint32_t tail;                 /* of a parallel op: this many ops behind it belong to its last finisher in CPU_CLASS_ONE */
+    _Atomic uint32_t next, done;   /* of a parallel op: next piece of work to hand out; pieces finished */
 };
 
 /* Attention calls that are cut alike. Work is cut at submit, once for all of them. */
 struct cpu_geometry {
     uint32_t state, heads, kv_heads, dim, dim_v, window;
+    bool latent;                   /* kv_heads: groups of heads, all on the page's one key */
     struct krn_attend_work work;
     uint32_t items_max, slots_max;
     _Atomic uint32_t *left;        /* [items_max * kv_heads] */
@@ -68,6 +71,7 @@ struct krn_backend {
     const struct krn_linear_isa *linear;
     pool *pool;
     float *arena[2];
+    float *latent;                 /* [rows_max[0]][latent_cols] absorbed queries, then contexts in their place */
     void *quant;                   /* scratch of krn_operand for the widest input */
     uint32_t *row_seq;             /* [rows_max[0]] sequence of each row of this step */
     struct cpu_rope *ropes;
@@ -85,10 +89,10 @@ static inline uint32_t cpu_rows(const struct krn_backend *b, const struct cpu_vi
 static inline enum cpu_deal cpu_deal_of(const struct cpu_op *x, unsigned class)
 {
     if (x->kind == CPU_LINEAR) return CPU_BY_TILES;
-    if (x->kind == CPU_ATTEND) return CPU_BY_UNITS;
+    if (x->kind == CPU_ATTEND || x->kind == CPU_ABSORB || x->kind == CPU_UNFOLD) return CPU_BY_UNITS;
     return x->wide && class < CPU_CLASS_ONE && (class >> x->out.rows & 1) ? CPU_BY_COLS : CPU_BY_ROWS;
 }
-static inline bool cpu_parallel(const struct cpu_op *x) { return x->kind == CPU_LINEAR || x->kind == CPU_ATTEND; }
+static inline bool cpu_parallel(const struct cpu_op *x) { return x->kind == CPU_LINEAR || cpu_deal_of(x, 0) == CPU_BY_UNITS; }
 static inline const struct krn_weight *cpu_weight(const struct krn_list *l, const struct krn_op *op, unsigned i)
 {
     return i < op->n_weights && op->weight[i] != KRN_NO_WEIGHT ? &l->weights[op->weight[i]] : NULL;

@@ -7,7 +7,7 @@
  * the first, on the worker that finishes its last piece, so that one barrier a parallel op is enough. */
 #include "kernels/cpu_internal.h"
 
-enum { SPACE_QUANT = 2, SPACE_SLOTS = 3, SPACE_STATE = 4 }; /* 0 and 1 are the arenas */
+enum { SPACE_QUANT = 2, SPACE_SLOTS = 3, SPACE_LATENT = 4, SPACE_STATE = 5 }; /* 0 and 1 are the arenas */
 struct touch { uint32_t space, lo, hi; bool write; const struct cpu_view *view; };
 struct touches { struct touch t[8]; unsigned n; };
 
@@ -38,14 +38,23 @@ static void touches_of(const struct cpu_op *x, struct touches *s)
         for (unsigned i = 1; i < x->n_linear; i++) view(s, &x->in[i], true);
         break;
     case CPU_STORE:
-        view(s, &x->in[1], false);
-        view(s, &x->in[2], false);
+        for (unsigned i = 1; i < x->n_in; i++) view(s, &x->in[i], false);
         put(s, state, layer, layer + 1, true, NULL);
         break;
     case CPU_ATTEND:
         view(s, &x->in[0], false);
         put(s, state, layer, layer + 1, false, NULL);
         put(s, SPACE_SLOTS, 0, 1, true, NULL);
+        if (x->op->code == KRN_ATTEND_MLA) put(s, SPACE_LATENT, 0, 1, true, NULL);
+        else view(s, &x->out, true);
+        break;
+    case CPU_ABSORB:
+        view(s, &x->in[0], false);
+        view(s, &x->in[1], false);
+        put(s, SPACE_LATENT, 0, 1, true, NULL);
+        break;
+    case CPU_UNFOLD:
+        put(s, SPACE_LATENT, 0, 1, false, NULL);
         view(s, &x->out, true);
         break;
     }

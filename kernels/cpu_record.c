@@ -177,14 +177,12 @@ static int linear(struct rec *r, size_t left, size_t *taken)
 }
 
 /* ---- attention ------------------------------------------------------------------------------------------------------- */
-static int geometry_of(struct rec *r, const struct cpu_op *x, uint32_t *index)
+static int geometry_of(struct rec *r, struct cpu_geometry g, uint32_t *index)
 {
     krn_backend *b = r->b;
-    struct cpu_geometry g = {.state = r->op->state, .heads = x->in[0].heads, .kv_heads = x->in[1].heads, .dim = x->in[0].dim,
-                             .dim_v = x->in[2].dim, .window = r->op->u.attend.window};
     for (uint32_t i = 0; i < b->n_geometries; i++) {
         const struct cpu_geometry *o = &b->geometry[i];
-        if (o->state == g.state && o->heads == g.heads && o->kv_heads == g.kv_heads && o->dim == g.dim && o->dim_v == g.dim_v && o->window == g.window) {
+        if (o->state == g.state && o->heads == g.heads && o->kv_heads == g.kv_heads && o->dim == g.dim && o->dim_v == g.dim_v && o->window == g.window && o->latent == g.latent) {
             *index = i;
             return ERR_OK;
         }
@@ -223,7 +221,8 @@ static int attend(struct rec *r)
     if (q->heads % k->heads || k->heads != v->heads || o->heads != q->heads || k->dim != q->dim || o->dim != v->dim) return bad(r, "q, k, v and output disagree in heads or dims");
     if (r->op->state == KRN_NO_STATE) return bad(r, "no KV group");
     if (sinks && (uint64_t)sinks->rows * sinks->cols != q->heads) return bad(r, "expected one sink a head");
-    if ((rc = geometry_of(r, x, &x->geometry))) return rc;
+    struct cpu_geometry g = {.state = r->op->state, .heads = q->heads, .kv_heads = k->heads, .dim = q->dim, .dim_v = v->dim, .window = r->op->u.attend.window};
+    if ((rc = geometry_of(r, g, &x->geometry))) return rc;
     x->n_in = 3;
     x->kind = CPU_STORE;
     x[1] = *x;
@@ -233,11 +232,48 @@ static int attend(struct rec *r)
     return ERR_OK;
 }
 
+static int latent_weights(struct rec *r, const struct cpu_view *qn, uint32_t rank, uint32_t vd)
+{
+    const struct krn_weight *k = cpu_weight(r->l, r->op, 0), *v = cpu_weight(r->l, r->op, 1);
+    uint64_t k_rows = (uint64_t)qn->heads * (r->op->u.attend.turned ? rank : qn->dim), k_cols = r->op->u.attend.turned ? qn->dim : rank;
+    if (!k || !v || k->rows != k_rows || k->cols != k_cols) return bad(r, "k_up is not [heads, nope, rank]");
+    if (v->rows != (uint64_t)qn->heads * vd || v->cols != rank) return bad(r, "v_up is not [heads, value channels, rank]");
+    if (krn_linear_support(v->type, v->layout) == KRN_LINEAR_NONE) return err_set(r->e, ERR_UNSUPPORTED, "attend_mla on %s weights", krn_types[v->type].name);
+    return qn->dim > KRN_LATENT_NOPE_MAX ? bad(r, "more than 512 channels of a head without position") : ERR_OK;
+}
+
+/* attend_mla: in 0..3 are qn, qr, c and kr. */
+static int latent(struct rec *r)
+{
+    struct cpu_op *x = r->x;
+    static const enum cpu_kind kinds[] = {CPU_ABSORB, CPU_STORE, CPU_ATTEND, CPU_UNFOLD};
+    int rc = r->op->n_in < 4 ? bad(r, "expected qn, qr, c and kr") : resolve(r, &r->op->out, &x->out);
+    for (unsigned i = 0; i < 4 && !rc; i++) rc = resolve(r, &r->op->in[i], &x->in[i]);
+    if (rc) return rc;
+    const struct cpu_view *qn = &x->in[0], *qr = &x->in[1], *c = &x->in[2], *kr = &x->in[3], *o = &x->out;
+    if (qn->rows || qr->rows || c->rows || kr->rows || o->rows) return bad(r, "attention works on rows of tokens");
+    if (qr->heads != qn->heads || o->heads != qn->heads || c->heads != 1 || kr->heads != 1 || kr->dim != qr->dim) return bad(r, "qn, qr, c, kr and output disagree in heads or dims");
+    if (r->op->state == KRN_NO_STATE) return bad(r, "no KV group");
+    struct cpu_geometry g = {.state = r->op->state, .heads = qn->heads, .kv_heads = qn->heads / krn_latent_group(qn->heads), .dim = c->dim + kr->dim, .dim_v = c->dim, .latent = true};
+    if ((uint64_t)g.heads * g.dim > r->b->cfg.latent_cols) return bad(r, "more than the plan's latent_cols");
+    if ((rc = latent_weights(r, qn, c->dim, o->dim)) || (rc = geometry_of(r, g, &x->geometry))) return rc;
+    x->n_in = 4;
+    for (unsigned i = 4; i-- > 0;) {
+        x[i] = *x;
+        x[i].kind = kinds[i];
+    }
+    r->l->geometries |= 1u << x->geometry;
+    r->l->n += 4;
+    return ERR_OK;
+}
+
 /* Floats of scratch that a worker needs for this op. */
 static size_t scratch_of(const krn_backend *b, const struct cpu_op *x)
 {
     const struct cpu_geometry *g = &b->geometry[x->geometry];
-    if (x->kind == CPU_ATTEND) return krn_attend_scratch(g->heads / g->kv_heads, g->dim, g->dim_v) + g->heads + 16;
+    if (x->kind == CPU_ATTEND) return krn_attend_scratch(g->heads / g->kv_heads, g->dim, g->dim_v, g->latent) + g->heads + 16;
+    if (x->kind == CPU_ABSORB) return krn_latent_scratch(x->in[0].dim, g->dim_v);
+    if (x->kind == CPU_UNFOLD) return g->dim_v;
     return x->kind == CPU_ROW ? x->out.dim : 0;
 }
 static int grow_scratch(krn_backend *b, const krn_list *l, struct err *e)
@@ -259,7 +295,7 @@ int cpu_record(krn_backend *b, const struct krn_op *ops, size_t n, const struct 
     int rc = ERR_OK;
     krn_list *l = calloc(1, sizeof *l);
     *out = NULL;
-    if (!l || !(l->ops = calloc(2 * n + 1, sizeof *l->ops))) {
+    if (!l || !(l->ops = calloc(4 * n + 1, sizeof *l->ops))) {
         rc = err_set(e, ERR_NOMEM, "a list of %zu calls", n);
         goto done;
     }
@@ -275,6 +311,7 @@ int cpu_record(krn_backend *b, const struct krn_op *ops, size_t n, const struct 
             rc = err_set(e, ERR_UNSUPPORTED, "%s%s%s has no code on the CPU (call %zu)", krn_op_name(ops[i].code), w ? " on " : "", w ? krn_types[w->type].name : "", i);
         else if (ops[i].code == KRN_LINEAR) rc = linear(&r, n - i, &taken);
         else if (ops[i].code == KRN_ATTEND) rc = attend(&r);
+        else if (ops[i].code == KRN_ATTEND_MLA) rc = latent(&r);
         else if (!(rc = row_op(&r))) l->n++;
     }
     if (!rc) rc = grow_scratch(b, l, e);

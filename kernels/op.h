@@ -69,7 +69,8 @@ struct krn_op {
         struct { float c; } scalar;                     /* EMBED scale, SCALE, SOFTCAP cap */
         struct { enum krn_act act; float alpha, limit, beta, beta_u; } glu; /* GLU, ACT; EXPERTS has its own copy */
         struct { uint32_t table; enum krn_pairs pairs; } rope;
-        struct { float scale, softcap; uint32_t window; } attend; /* window 0: all; counts the token itself; softcap 0: none */
+        struct { float scale, softcap; uint32_t window; /* window 0: all; counts the token itself; softcap 0: none */
+                 bool turned; } attend;                 /* ATTEND_MLA: rows of k_up are (head, latent channel) */
         struct { enum krn_router kind; uint32_t k, groups, keep; bool norm; float norm_eps, scale; } route;
         struct { enum krn_act act; float alpha, limit, beta, beta_u; uint32_t n; } experts;
         struct { uint32_t field; } conv;

@@ -21,6 +21,7 @@ struct krn_ops {
     krn_scores_fn *scores;
     krn_soften_fn *soften;
     krn_weigh_fn *weigh;
+    krn_untile_fn *untile;
     krn_merge_fn *merge;
     krn_narrow_fn *narrow;
 };
@@ -32,4 +33,5 @@ extern const struct krn_ops krn_ops_c, krn_ops_avx2, krn_ops_avx512; /* the last
 krn_scores_fn krn_scores_c, krn_scores_avx2, krn_scores_avx512;
 krn_soften_fn krn_soften_c, krn_soften_avx2, krn_soften_avx512;
 krn_weigh_fn krn_weigh_c, krn_weigh_avx2, krn_weigh_avx512;
+krn_untile_fn krn_untile_c, krn_untile_avx2, krn_untile_avx512;
 #endif

@@ -69,7 +69,7 @@ static void compute(const struct shape *s, const struct way *way, const struct d
                            .sinks = s->sinks ? d->sinks : NULL, .seqs = w.seqs, .n_seqs = n_seqs, .pages = &w.pages};
     uint32_t rows_max = way->chunk * n_seqs, items_max = krn_attend_items_max(rows_max, way->threads), slots = krn_attend_slots_max(&a, way->threads);
     struct krn_attend_work work = {.items = calloc(items_max, sizeof *work.items)};
-    float *scratch = malloc(krn_attend_scratch(group, s->dim, s->dim_v) * sizeof *scratch);
+    float *scratch = malloc(krn_attend_scratch(group, s->dim, s->dim_v, false) * sizeof *scratch);
     float *slot = malloc((slots * krn_attend_slot_floats(group, s->dim_v) + 1) * sizeof *slot);
     _Atomic uint32_t *left = calloc(items_max * s->kv_heads, sizeof *left);
     float *q = calloc(rows_max * qw, sizeof *q), *o = calloc(rows_max * ow, sizeof *o);
@@ -205,7 +205,7 @@ START_TEST(long_split)
                                .sinks = d.sinks, .seqs = w.seqs, .n_seqs = 1, .pages = &w.pages};
         for (uint32_t p = 0; p < t.n; p++) krn_attend_store(&a, 0, p, d.k + p * 32, 16, d.v + p * 32, 16);
         w.seqs[0] = (struct krn_seq){0, 1, t.n - 1};
-        float *scratch = malloc(krn_attend_scratch(2, 16, 16) * sizeof *scratch), one[64], many[64];
+        float *scratch = malloc(krn_attend_scratch(2, 16, 16, false) * sizeof *scratch), one[64], many[64];
         uint32_t slots = krn_attend_slots_max(&a, 8), max = krn_attend_items_max(1, 8);
         float *slot = malloc(slots * krn_attend_slot_floats(2, 16) * sizeof *slot);
         struct krn_attend_work work = {.items = calloc(max, sizeof *work.items)};

@@ -456,7 +456,7 @@ START_TEST(supports)
     ck_assert_int_eq(krn_cpu.supports(KRN_LINEAR, KRN_Q4_1), KRN_FAST);
     ck_assert_int_eq(krn_cpu.supports(KRN_LINEAR, KRN_F8_E4M3) == KRN_FAST, 0);
     ck_assert_int_eq(krn_cpu.supports(KRN_EMBED, KRN_I64), KRN_MISSING);
-    ck_assert_int_eq(krn_cpu.supports(KRN_ATTEND_MLA, KRN_F32), KRN_MISSING);
+    ck_assert_int_eq(krn_cpu.supports(KRN_LAYERNORM, KRN_F32), KRN_MISSING);
     for (int i = 0; i < KRN_OP_COUNT; i++) ck_assert_str_ne(krn_op_name((enum krn_opcode)i), "?");
     ck_assert_str_eq(krn_op_name(KRN_OP_COUNT), "?");
 }
