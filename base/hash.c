@@ -1,14 +1,17 @@
-/* SHA-256 from libcrypto's EVP; the table hash multiplies 64x64 -> 128 and folds, 16 bytes a round. */
+/* SHA-256 from libcrypto: EVP for whole messages; its SHA256_* for incremental ones, since EVP allocates with every digest begun and
+ * ids of KV pages are made where nothing may allocate. The table hash multiplies 64x64 -> 128 and folds, 16 bytes a round. */
 #include "base/hash.h"
 
+#define OPENSSL_SUPPRESS_DEPRECATED
 #include <openssl/crypto.h>
 #include <openssl/evp.h>
+#include <openssl/sha.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
 
-struct hash_ctx { EVP_MD_CTX *md; };
+struct hash_ctx { SHA256_CTX md; };
 
 /* A digest that could not be computed must never look like one: libcrypto refusing SHA-256 is not survivable. */
 static void must(int ok)
@@ -36,18 +39,15 @@ void hash_sha256(const void *p, size_t n, uint8_t out[HASH_BYTES])
 hash_ctx *hash_new(void)
 {
     hash_ctx *h = calloc(1, sizeof *h);
-    if (h && (!(h->md = EVP_MD_CTX_new()) || EVP_DigestInit_ex(h->md, sha256(), NULL) != 1)) {
-        EVP_MD_CTX_free(h->md);
-        free(h);
-        return NULL;
-    }
+    if (h)
+        must(SHA256_Init(&h->md));
     return h;
 }
 
 void hash_raw(hash_ctx *h, const void *p, size_t n)
 {
     if (n)
-        must(EVP_DigestUpdate(h->md, p, n));
+        must(SHA256_Update(&h->md, p, n));
 }
 
 void hash_field(hash_ctx *h, const char *tag, const void *p, size_t n)
@@ -60,12 +60,16 @@ void hash_field(hash_ctx *h, const char *tag, const void *p, size_t n)
     hash_raw(h, p, n);
 }
 
+void hash_again(hash_ctx *h, uint8_t out[HASH_BYTES])
+{
+    must(SHA256_Final(out, &h->md));
+    must(SHA256_Init(&h->md));
+}
+
 void hash_end(hash_ctx *h, uint8_t out[HASH_BYTES])
 {
-    if (!h)
-        return;
-    must(EVP_DigestFinal_ex(h->md, out, NULL));
-    EVP_MD_CTX_free(h->md);
+    if (h)
+        must(SHA256_Final(out, &h->md));
     free(h);
 }
 

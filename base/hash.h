@@ -13,6 +13,7 @@ hash_ctx *hash_new(void);                                              /* NULL: 
 void hash_field(hash_ctx *h, const char *tag, const void *p, size_t n); /* tag and a NUL, u64 LE length, bytes */
 void hash_raw(hash_ctx *h, const void *p, size_t n);
 void hash_end(hash_ctx *h, uint8_t out[HASH_BYTES]);                    /* frees h */
+void hash_again(hash_ctx *h, uint8_t out[HASH_BYTES]);                  /* ends this digest; h is ready for the next one, without allocating */
 
 uint64_t hash_bytes(const void *p, size_t n, uint64_t seed);            /* FNV-1a-like mixing; not for adversaries without a random seed */
 void hash_hex(const uint8_t *p, size_t n, char *out);                   /* 2n chars and a NUL */

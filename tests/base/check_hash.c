@@ -28,6 +28,15 @@ START_TEST(core)
     hash_end(h, a);
     hash_sha256("abc", 3, b);
     ck_assert(hash_equal(a, b, HASH_BYTES));
+    h = hash_new();
+    for (int i = 0; i < 3; i++) { /* one after the other */
+        hash_raw(h, "abc", 3);
+        memset(a, 0, sizeof a);
+        hash_again(h, a);
+        ck_assert(hash_equal(a, b, HASH_BYTES));
+    }
+    hash_end(h, b);
+    memcpy(b, a, sizeof b);
     b[31] ^= 1;
     ck_assert(!hash_equal(a, b, HASH_BYTES) && hash_equal(a, b, 31) && hash_equal(NULL, NULL, 0));
 }
@@ -125,9 +134,6 @@ START_TEST(errors)
     alloc_fail_at(0);
     ck_assert_ptr_null(hash_new());
     ck_assert(alloc_fail_end());
-    alloc_fail_at(1);
-    hash_ctx *h = hash_new();
-    ck_assert(alloc_fail_end() && !h);
     hash_end(NULL, NULL);
 }
 END_TEST
