@@ -61,6 +61,8 @@ static int charge(eng_engine *g, const struct eng_exec_config *x, struct eng_kv_
     g->weight_bytes = p->weight_bytes_slot;
     uint64_t requests = (uint64_t)(g->c.queue_max + g->c.seqs) * (g->c.ctx * sizeof(int32_t) + 8192);
     g->activation_bytes = eng_exec_bytes(p, x) + (uint64_t)p->vocab * 20 /* the sampler */ + requests;
+    if (!g->c.prefix_off)
+        g->activation_bytes += eng_prefix_bytes(p, kv);
     uint64_t fixed = g->weight_bytes + g->activation_bytes, least = eng_kv_bytes(p, kv, 1);
     if (fixed + least > g->c.ram_max)
         return err_set(e, ERR_BUDGET,
@@ -69,6 +71,19 @@ static int charge(eng_engine *g, const struct eng_exec_config *x, struct eng_kv_
                        (unsigned long long)least, (unsigned long long)(fixed + least), (unsigned long long)(fixed + least - g->c.ram_max));
     kv->bytes_max = g->c.ram_max - fixed;
     return ERR_OK;
+}
+
+static const char *numerics(const eng_engine *g) { return g->c.precision == KRN_PREC_F32 ? "1/f32/cpu/exact/tp1" : "1/int8x32/cpu/exact/tp1"; }
+
+static int open_prefix(eng_engine *g, struct err *e)
+{
+    const struct eng_plan *p = g->model->plan;
+    struct eng_page_scope s = {.fingerprint = g->model->fingerprint, .sheet = p->sheet_digest, .numerics = numerics(g), .type = g->c.kv_type,
+                               .page_tokens = g->c.page_tokens, .tp_size = 1, .ropes = p->ropes, .n_ropes = p->n_ropes, .image_recipe = "",
+                               .adapter = ""};
+    if (g->c.prefix_off || !eng_prefix_possible(p))
+        return ERR_OK;
+    return eng_prefix_open(&g->prefix, p, g->kv, &s, g->c.seqs, e);
 }
 
 static int open_parts(eng_engine *g, struct err *e)
@@ -81,7 +96,7 @@ static int open_parts(eng_engine *g, struct err *e)
         return rc;
     struct eng_exec_config x = {.isa = g->c.isa, .precision = g->c.precision, .threads = g->c.threads, .rows_max = g->c.chunk, .picks_max = g->c.seqs};
     struct eng_kv_config kv = {.type = g->c.kv_type, .page_tokens = g->c.page_tokens, .slots = g->c.seqs, .ctx = g->c.ctx, .chunk = g->c.chunk};
-    if ((rc = charge(g, &x, &kv, e)) || (rc = eng_kv_open(&g->kv, p, &kv, e)) || (rc = pool_open(&g->load_pool, g->c.threads, e)))
+    if ((rc = charge(g, &x, &kv, e)) || (rc = eng_kv_open(&g->kv, p, &kv, e)) || (rc = open_prefix(g, e)) || (rc = pool_open(&g->load_pool, g->c.threads, e)))
         return rc;
     struct off_weights_config w = {.ram_max = g->weight_bytes, .pool = g->load_pool, .progress = g->c.progress, .ctx = g->c.progress_ctx};
     rc = off_weights_open(&g->weights, g->model->catalog, p->records, p->n_records, p->weights, p->n_weights, &w, e);
@@ -148,6 +163,7 @@ void eng_close(eng_engine *g)
     eng_exec_close(g->exec);
     off_weights_close(g->weights);
     pool_close(g->load_pool);
+    eng_prefix_close(g->prefix);
     eng_kv_close(g->kv);
     eng_model_close(g->model);
     pthread_cond_destroy(&g->wake);
@@ -268,8 +284,7 @@ int eng_describe(const eng_engine *g, struct buf *b, struct err *e)
     eng_put_names(b, m->id, m->aliases);
     buf_printf(b, ",\"ctx\":%u,\"ctx_trained\":%u,\"seqs\":%u,\"vocab\":%u,\"page_tokens\":%u,\"queue_max\":%u,\"queue_tokens_max\":%llu", g->c.ctx,
                m->plan->ctx, g->c.seqs, eng_tok_count(m->tok), g->c.page_tokens, g->c.queue_max, (unsigned long long)g->c.queue_tokens_max);
-    buf_printf(b, ",\"kv_type\":\"%s\",\"numerics\":\"1/%s/cpu/exact/tp1\",\"sheet\":", krn_types[g->c.kv_type].name,
-               g->c.precision == KRN_PREC_F32 ? "f32" : "int8x32");
+    buf_printf(b, ",\"kv_type\":\"%s\",\"numerics\":\"%s\",\"sheet\":", krn_types[g->c.kv_type].name, numerics(g));
     json_put_cstr(b, m->plan->sheet);
     put_digest(b, "tokenizer", tok.data, tok.len);
     if (m->template_text)

@@ -19,6 +19,7 @@ struct eng_config {
     enum krn_isa isa;         /* --kernels */
     enum krn_precision precision;
     uint64_t ram_max;         /* --ram; 0: what the machine allows less a reserve */
+    bool prefix_off;          /* --prefix off: full KV pages of earlier sequences are not used again */
     uint32_t queue_max;       /* requests waiting; 0: 64 */
     uint64_t queue_tokens_max;/* prompt tokens waiting; 0: 4 * seqs * ctx */
     void (*progress)(void *ctx, uint64_t done, uint64_t total); void *progress_ctx;
@@ -92,7 +93,9 @@ void eng_drain(eng_engine *g);               /* refuses new requests with ERR_CL
 struct eng_stats {
     uint32_t running, waiting, seqs_max; uint64_t waiting_tokens;
     uint64_t requests, tokens_in, tokens_out, steps, step_ns;
-    uint64_t kv_pages, kv_pages_used, kv_bytes, weight_bytes, activation_bytes, ram_max;
+    uint64_t kv_pages, kv_pages_used, kv_bytes, weight_bytes, activation_bytes, ram_max; /* used: held by sequences */
+    uint64_t prefix_lookups, prefix_hits, prefix_tokens; /* admissions; those that found pages; tokens that were not computed */
+    uint64_t prefix_pages, prefix_evictions;             /* pages in the index, held or not; pages that left it for want of room */
 };
 void eng_stats(eng_engine *g, struct eng_stats *s);
 /* The configuration in force after defaults, and the description a gateway gets (JSON object: id, aliases, ctx, seqs, vocab,

@@ -1,4 +1,4 @@
-/* engine/engine_internal.h - what engine.c (front, life), sched.c (the loop) and seq.c (one request's output) share. */
+/* engine/engine_internal.h - what engine.c (front, life), sched.c (the loop), admit.c (slots) and seq.c (one request's output) share. */
 #ifndef SLUICE_ENGINE_ENGINE_INTERNAL_H
 #define SLUICE_ENGINE_ENGINE_INTERNAL_H
 #include <pthread.h>
@@ -7,6 +7,7 @@
 #include "engine/engine.h"
 #include "engine/exec.h"
 #include "engine/kv.h"
+#include "engine/prefix.h"
 #include "engine/sampler.h"
 #include "engine/stops.h"
 #include "policies/schedule.h"
@@ -33,6 +34,8 @@ struct eng_seq {
     uint64_t deadline_ns, submit_ns, admit_ns, first_ns;
     int32_t priority;
     uint32_t tenant;                 /* index of its counter */
+    struct eng_chain chain;          /* its pages in the prefix index */
+    uint64_t leader; uint32_t leader_pages; /* waits until that request has indexed so many pages; 0: does not */
     struct eng_usage usage;
     atomic_bool cancel, paused;
 };
@@ -44,6 +47,7 @@ struct eng_engine {
     off_weights *weights;
     eng_exec *exec;
     eng_kv *kv;
+    eng_prefix *prefix;              /* NULL: off, or the model's state is not in pages alone */
     eng_sampler *sampler;
     eng_event_fn event; void *ctx;
     uint64_t weight_bytes, activation_bytes;
@@ -69,6 +73,13 @@ struct eng_engine {
 int eng_step_open(eng_engine *g, struct err *e);
 void eng_step_close(eng_engine *g);
 void *eng_sched_main(void *engine);
+
+/* admit.c: the scheduler thread's */
+void eng_admit(eng_engine *g);
+void eng_preempt(eng_engine *g, size_t i);   /* seqs[i] gives its slot back and waits again */
+int eng_slot_reserve(eng_engine *g, uint32_t slot, uint32_t n_tokens);
+void eng_seq_finish(eng_engine *g, struct eng_seq *s, enum eng_finish f, const struct err *why);
+
 /* One token through the whole model before anybody is served. */
 int eng_self_test(eng_engine *g, struct err *e);
 

@@ -8,12 +8,14 @@
 struct group {
     struct krn_kv_layout layout;
     uint32_t window;
-    uint32_t n_pages, n_free;
+    uint32_t n_pages, n_free, n_used;
     uint32_t *free_list;        /* stack of page numbers */
+    uint32_t *holders;          /* [n_pages] tables a page is in; KEPT set: it stays without one */
     uint32_t *tables;           /* [slots][stride] */
     uint8_t *pool;
     size_t pool_bytes;
 };
+#define KEPT (1u << 31)
 struct eng_kv {
     struct eng_kv_config c;
     uint32_t n_groups, stride;
@@ -87,8 +89,9 @@ static int open_group(eng_kv *kv, struct group *g, struct err *e)
     g->pool_bytes = g->layout.page_bytes * g->n_pages;
     g->free_list = malloc(g->n_pages * sizeof *g->free_list);
     g->tables = malloc(cells * sizeof *g->tables);
+    g->holders = calloc(g->n_pages, sizeof *g->holders);
     void *p = mmap(NULL, g->pool_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (p == MAP_FAILED || !g->free_list || !g->tables) {
+    if (p == MAP_FAILED || !g->free_list || !g->tables || !g->holders) {
         if (p != MAP_FAILED)
             munmap(p, g->pool_bytes);
         return err_set(e, ERR_NOMEM, "KV pool of %zu bytes", g->pool_bytes);
@@ -137,10 +140,45 @@ void eng_kv_close(eng_kv *kv)
         if (g->pool)
             munmap(g->pool, g->pool_bytes);
         free(g->free_list);
+        free(g->holders);
         free(g->tables);
     }
     free(kv->reserved);
     free(kv);
+}
+
+static uint32_t *cell_of(const eng_kv *kv, const struct group *g, uint32_t slot, uint32_t index)
+{
+    assert(slot < kv->c.slots && index < kv->stride);
+    return &g->tables[(size_t)slot * kv->stride + index];
+}
+
+static void hold(struct group *g, uint32_t *cell, uint32_t page)
+{
+    g->n_used += !(g->holders[page] & ~KEPT);
+    g->holders[page]++;
+    *cell = page;
+}
+
+static void drop(struct group *g, uint32_t *cell)
+{
+    uint32_t page = *cell;
+    if (page == KRN_NO_PAGE)
+        return;
+    assert(g->holders[page] & ~KEPT);
+    *cell = KRN_NO_PAGE;
+    if (--g->holders[page] & ~KEPT)
+        return;
+    g->n_used--;
+    if (!g->holders[page])
+        g->free_list[g->n_free++] = page;
+}
+
+uint32_t eng_kv_missing(const eng_kv *kv, uint32_t slot, uint32_t group, uint32_t n_tokens)
+{
+    uint32_t from = ceil_div(kv->reserved[slot], kv->c.page_tokens), to = ceil_div(n_tokens, kv->c.page_tokens);
+    uint32_t want = to > from ? to - from : 0, have = kv->g[group].n_free;
+    return want > have ? want - have : 0;
 }
 
 int eng_kv_reserve(eng_kv *kv, uint32_t slot, uint32_t n_tokens, struct err *e)
@@ -155,44 +193,62 @@ int eng_kv_reserve(eng_kv *kv, uint32_t slot, uint32_t n_tokens, struct err *e)
     for (uint32_t i = 0; i < kv->n_groups; i++) {
         struct group *g = &kv->g[i];
         for (uint32_t k = from; k < to; k++) {
-            assert(g->tables[(size_t)slot * kv->stride + k] == KRN_NO_PAGE);
-            g->tables[(size_t)slot * kv->stride + k] = g->free_list[--g->n_free];
+            assert(*cell_of(kv, g, slot, k) == KRN_NO_PAGE);
+            hold(g, cell_of(kv, g, slot, k), g->free_list[--g->n_free]);
         }
     }
     kv->reserved[slot] = n_tokens;
     return ERR_OK;
 }
 
-static void drop(struct group *g, uint32_t *cell)
-{
-    if (*cell == KRN_NO_PAGE)
-        return;
-    assert(g->n_free < g->n_pages);
-    g->free_list[g->n_free++] = *cell;
-    *cell = KRN_NO_PAGE;
-}
-
 void eng_kv_release(eng_kv *kv, uint32_t slot)
 {
     for (uint32_t i = 0; i < kv->n_groups; i++)
         for (uint32_t k = 0; k < kv->stride; k++)
-            drop(&kv->g[i], &kv->g[i].tables[(size_t)slot * kv->stride + k]);
+            drop(&kv->g[i], cell_of(kv, &kv->g[i], slot, k));
     kv->reserved[slot] = 0;
+}
+
+uint32_t eng_kv_first(const eng_kv *kv, uint32_t group, uint32_t pos)
+{
+    uint32_t window = kv->g[group].window;
+    return window && pos >= window ? (pos - window + 1) / kv->c.page_tokens : 0; /* pages hold whole blocks, as kernels read them */
 }
 
 void eng_kv_slide(eng_kv *kv, uint32_t slot, uint32_t pos)
 {
-    for (uint32_t i = 0; i < kv->n_groups; i++) {
-        struct group *g = &kv->g[i];
-        if (!g->window || pos < g->window)
-            continue;
-        uint32_t first = pos - g->window + 1;               /* oldest key that position pos sees */
-        first -= first % KRN_KV_BLOCK;                      /* kernels read whole blocks */
-        for (uint32_t k = 0; k < first / kv->c.page_tokens; k++)
-            drop(g, &g->tables[(size_t)slot * kv->stride + k]);
-    }
+    for (uint32_t i = 0; i < kv->n_groups; i++)
+        for (uint32_t k = 0, first = eng_kv_first(kv, i, pos); k < first; k++)
+            drop(&kv->g[i], cell_of(kv, &kv->g[i], slot, k));
 }
 
+void eng_kv_keep(eng_kv *kv, uint32_t group, uint32_t page, bool keep)
+{
+    struct group *g = &kv->g[group];
+    assert(!(g->holders[page] & KEPT) == keep);
+    g->holders[page] ^= KEPT;
+    if (!g->holders[page])
+        g->free_list[g->n_free++] = page;
+}
+
+void eng_kv_map(eng_kv *kv, uint32_t slot, uint32_t group, uint32_t index, uint32_t page)
+{
+    struct group *g = &kv->g[group];
+    uint32_t *cell = cell_of(kv, g, slot, index), old = *cell;
+    assert(g->holders[page]);
+    hold(g, cell, page);
+    drop(g, &old);
+}
+
+void eng_kv_cover(eng_kv *kv, uint32_t slot, uint32_t n_tokens)
+{
+    assert(!kv->reserved[slot] && n_tokens <= kv->c.ctx && n_tokens % kv->c.page_tokens == 0);
+    kv->reserved[slot] = n_tokens;
+}
+
+uint32_t eng_kv_page(const eng_kv *kv, uint32_t slot, uint32_t group, uint32_t index) { return *cell_of(kv, &kv->g[group], slot, index); }
+uint32_t eng_kv_holders(const eng_kv *kv, uint32_t group, uint32_t page) { return kv->g[group].holders[page] & ~KEPT; }
+uint32_t eng_kv_pool_pages(const eng_kv *kv, uint32_t group) { return kv->g[group].n_pages; }
 uint32_t eng_kv_groups(const eng_kv *kv) { return kv->n_groups; }
 uint32_t eng_kv_table_stride(const eng_kv *kv) { return kv->stride; }
 
@@ -211,7 +267,7 @@ void eng_kv_usage(const eng_kv *kv, uint64_t *pages, uint64_t *used, uint64_t *b
     *pages = *used = *bytes = 0;
     for (uint32_t i = 0; i < kv->n_groups; i++) {
         *pages += kv->g[i].n_pages;
-        *used += kv->g[i].n_pages - kv->g[i].n_free;
+        *used += kv->g[i].n_used;
         *bytes += kv->g[i].pool_bytes;
     }
 }

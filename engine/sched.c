@@ -2,7 +2,8 @@
  *
  * A turn:  snapshot of live[] -> ends (cancel, deadline) -> admission -> take[] -> pages (preempt when short) -> rows ->
  *          eng_exec_run -> sample -> events -> finished ones leave live[].
- * Preempted sequences lose their pages and wait again; all their tokens are computed anew, so their bits do not change. */
+ * Preempted sequences lose their pages and wait again; what the prefix index has not kept of them is computed anew, so their
+ * bits do not change. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -54,21 +55,6 @@ void eng_step_close(eng_engine *g)
     free(g->tables);
 }
 
-static void finish(eng_engine *g, struct eng_seq *s, enum eng_finish f, const struct err *why)
-{
-    if (s->running) {
-        eng_kv_release(g->kv, s->slot);
-        g->slot_used[s->slot] = false;
-        s->running = false;
-    } else {
-        pthread_mutex_lock(&g->lock);
-        g->n_waiting--;
-        g->waiting_tokens -= s->n_tokens;
-        pthread_mutex_unlock(&g->lock);
-    }
-    eng_seq_done(g, s, f, why);
-}
-
 /* Ends what was cancelled or ran out of time. */
 static void end_some(eng_engine *g)
 {
@@ -76,9 +62,9 @@ static void end_some(eng_engine *g)
     for (uint32_t i = 0; i < g->n_seqs; i++) {
         struct eng_seq *s = g->seqs[i];
         if (atomic_load(&s->cancel))
-            finish(g, s, ENG_CANCELLED, NULL);
+            eng_seq_finish(g, s, ENG_CANCELLED, NULL);
         else if (s->deadline_ns && now >= s->deadline_ns)
-            finish(g, s, ENG_DEADLINE, NULL);
+            eng_seq_finish(g, s, ENG_DEADLINE, NULL);
     }
 }
 
@@ -92,75 +78,11 @@ static void fill_view(eng_engine *g)
     }
 }
 
-/* A tenant that was away does not come back with credit: its counter rises to the least of those being served. */
-static void lift_counter(eng_engine *g, const struct eng_seq *s)
-{
-    uint64_t least = UINT64_MAX;
-    for (uint32_t i = 0; i < g->n_seqs; i++)
-        if (g->seqs[i]->running) {
-            if (g->seqs[i]->tenant == s->tenant)
-                return;
-            if (g->served[g->seqs[i]->tenant] < least)
-                least = g->served[g->seqs[i]->tenant];
-        }
-    if (least != UINT64_MAX && g->served[s->tenant] < least)
-        g->served[s->tenant] = least;
-}
-
-static void admit(eng_engine *g)
-{
-    struct pol_schedule_limits lim = {.tokens_max = g->c.chunk, .seqs_max = g->c.seqs};
-    for (;;) {
-        size_t i = pol_admit(g->view, g->n_seqs, &lim);
-        if (i == SIZE_MAX)
-            return;
-        struct eng_seq *s = g->seqs[i];
-        uint32_t slot = 0;
-        while (slot < g->c.seqs && g->slot_used[slot])
-            slot++;
-        uint32_t first = s->n_tokens < g->c.chunk ? s->n_tokens : g->c.chunk;
-        if (slot == g->c.seqs || eng_kv_reserve(g->kv, slot, first, NULL))
-            return; /* no pages for its first chunk: it waits until somebody ends */
-        lift_counter(g, s);
-        g->slot_used[slot] = true;
-        s->slot = slot;
-        s->running = true;
-        g->view[i].running = true;
-        if (!s->admit_ns)
-            s->admit_ns = clock_now_ns();
-        pthread_mutex_lock(&g->lock);
-        g->n_waiting--;
-        g->waiting_tokens -= s->n_tokens;
-        pthread_mutex_unlock(&g->lock);
-        if (!s->started) {
-            s->started = true;
-            struct eng_event ev = {.type = ENG_EV_STARTED, .id = s->id};
-            g->event(g->ctx, &ev);
-        }
-    }
-}
-
-static void preempt(eng_engine *g, size_t i)
-{
-    struct eng_seq *s = g->seqs[i];
-    log_debug("request preempted id=%llu tokens=%u: KV pages ran out", (unsigned long long)s->id, s->n_tokens);
-    eng_kv_release(g->kv, s->slot);
-    g->slot_used[s->slot] = false;
-    s->running = false;
-    s->n_past = 0;
-    g->view[i].running = false;
-    g->take[i] = 0;
-    pthread_mutex_lock(&g->lock);
-    g->n_waiting++;
-    g->waiting_tokens += s->n_tokens;
-    pthread_mutex_unlock(&g->lock);
-}
-
 static void reserve_pages(eng_engine *g)
 {
     for (uint32_t i = 0; i < g->n_seqs; i++)
-        while (g->take[i] && eng_kv_reserve(g->kv, g->seqs[i]->slot, g->seqs[i]->n_past + g->take[i], NULL))
-            preempt(g, pol_preempt(g->view, g->n_seqs, i)); /* may be i itself: then take[i] is 0 */
+        while (g->take[i] && eng_slot_reserve(g, g->seqs[i]->slot, g->seqs[i]->n_past + g->take[i]))
+            eng_preempt(g, pol_preempt(g->view, g->n_seqs, i)); /* may be i itself: then take[i] is 0 */
 }
 
 static void build_step(eng_engine *g)
@@ -210,13 +132,13 @@ static void take_token(eng_engine *g, struct eng_seq *s, uint32_t pick)
                             .n_bias = s->n_bias, .banned = eos, .n_banned = n_banned};
     struct eng_logprobs lp;
     if (eng_sample(g->sampler, row, n_ids, &s->sampling, &draw, &id, &e)) {
-        finish(g, s, f, &e);
+        eng_seq_finish(g, s, f, &e);
         return;
     }
     if (s->logprobs)
         eng_sample_logprobs(g->sampler, row, n_ids, id, s->top_logprobs, &lp);
     if (eng_seq_token(g, s, id, s->logprobs ? &lp : NULL, &f, &e))
-        finish(g, s, f, &e);
+        eng_seq_finish(g, s, f, &e);
 }
 
 static void run_step(eng_engine *g)
@@ -231,11 +153,13 @@ static void run_step(eng_engine *g)
     for (uint32_t k = 0; k < g->step.n_seqs; k++) {
         struct eng_seq *s = g->row_owner[k];
         if (rc) {
-            finish(g, s, ENG_FAILED, &e);
+            eng_seq_finish(g, s, ENG_FAILED, &e);
             continue;
         }
         s->n_past += g->row_seq[k].count;
         g->served[s->tenant] += g->row_seq[k].count;
+        if (g->prefix)
+            eng_prefix_add(g->prefix, &s->chain, s->slot, s->tokens, s->n_past);
         eng_kv_slide(g->kv, s->slot, s->n_past);
         if (s->n_past == s->n_tokens) {
             out++;
@@ -299,6 +223,12 @@ static bool gather(eng_engine *g, bool idle)
         running += g->live[i]->running;
     g->stats.running = running;
     eng_kv_usage(g->kv, &g->stats.kv_pages, &g->stats.kv_pages_used, &g->stats.kv_bytes);
+    if (g->prefix) {
+        struct eng_prefix_stats p;
+        eng_prefix_stats(g->prefix, &p);
+        g->stats.prefix_pages = p.pages;
+        g->stats.prefix_evictions = p.evictions;
+    }
     pthread_mutex_unlock(&g->lock);
     return go;
 }
@@ -311,7 +241,7 @@ void *eng_sched_main(void *engine)
     while (gather(g, idle)) {
         end_some(g);
         fill_view(g);
-        admit(g);
+        eng_admit(g);
         bool any = pol_schedule(g->view, g->n_seqs, &lim, g->take, g->order) != 0;
         if (any)
             reserve_pages(g);
@@ -327,7 +257,7 @@ void *eng_sched_main(void *engine)
     }
     for (uint32_t i = 0; i < g->n_seqs; i++) /* closing: everybody gets an end */
         if (!g->seqs[i]->finished)
-            finish(g, g->seqs[i], ENG_CANCELLED, NULL);
+            eng_seq_finish(g, g->seqs[i], ENG_CANCELLED, NULL);
     return NULL;
 }
 

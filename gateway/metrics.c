@@ -84,7 +84,12 @@ static void put_engine(const struct gw_engine_stats *s, struct buf *b)
     put(b, "gauge", "engine_sequences_max", "Sequences that can run at once.", e->seqs_max);
     put(b, "counter", "engine_steps_total", "Steps over all running sequences.", e->steps);
     put(b, "gauge", "kv_pages", "Pages of the KV pools.", e->kv_pages);
-    put(b, "gauge", "kv_pages_used", "Pages in use.", e->kv_pages_used);
+    put(b, "gauge", "kv_pages_used", "Pages that running sequences hold.", e->kv_pages_used);
+    put(b, "gauge", "prefix_pages", "Full pages that later prompts can use, held by a sequence or not.", e->prefix_pages);
+    put(b, "counter", "prefix_lookups_total", "Prompts looked up in the prefix index: once for each admission to a slot.", e->prefix_lookups);
+    put(b, "counter", "prefix_hits_total", "Of those, the ones that found pages.", e->prefix_hits);
+    put(b, "counter", "prefix_tokens_total", "Tokens found there and not computed.", e->prefix_tokens);
+    put(b, "counter", "prefix_evictions_total", "Pages dropped from the index for want of room.", e->prefix_evictions);
     put(b, "gauge", "kv_bytes", "Bytes of the KV pools.", e->kv_bytes);
     put(b, "gauge", "weight_bytes", "Bytes of resident weights.", e->weight_bytes);
     put(b, "gauge", "activation_bytes", "Bytes of activations.", e->activation_bytes);

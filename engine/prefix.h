@@ -1,0 +1,43 @@
+/* engine/prefix.h - the prefix index: full KV pages of finished and running sequences, found again by what they hold.
+ *
+ * Owns:      a tree of nodes. A node is one page of tokens after its parent's, and names the page of every KV group that still
+ *            has it. Nodes, tables and scratch are allocated at open; nothing is allocated later.
+ * Leaves:    pages and their counts to engine/kv.h, the choice of what leaves to policies/evict.h, ids to engine/page_id.h.
+ * Invariant: an indexed page is full and never written again; a node whose descendant is leased is leased; a page that a
+ *            sequence holds is never evicted; pages are shared within one namespace only.
+ * Threads:   the scheduler's; eng_prefix_scope from any.   Source: docs/kv.md. */
+#ifndef SLUICE_ENGINE_PREFIX_H
+#define SLUICE_ENGINE_PREFIX_H
+#include "engine/kv.h"
+#include "engine/page_id.h"
+
+typedef struct eng_prefix eng_prefix;
+/* Can pages of an earlier sequence stand for computing them: all that a token leaves behind is in pages. A recurrent state is
+ * not: its model computes every prompt whole until snapshots of it exist. */
+bool eng_prefix_possible(const struct eng_plan *p);
+uint64_t eng_prefix_bytes(const struct eng_plan *p, const struct eng_kv_config *c); /* at most, for any pool within c */
+/* scope: all that identifies pages here but group, kv and space, which this module fills; its pointers are borrowed for the
+ * index's life, like plan and kv. ERR_NOMEM. */
+int eng_prefix_open(eng_prefix **out, const struct eng_plan *p, eng_kv *kv, const struct eng_page_scope *scope, uint32_t slots, struct err *e);
+void eng_prefix_close(eng_prefix *x);
+
+/* How far a sequence's pages are indexed: the chain of nodes from the root to `node`, n_pages long, leased by it. All zero but
+ * scope: nothing yet. */
+struct eng_chain { uint8_t scope[HASH_BYTES]; uint32_t node, n_pages; };
+int eng_prefix_scope(const eng_prefix *x, const char *tenant, uint8_t out[HASH_BYTES], struct err *e); /* ERR_NOMEM */
+
+/* Tokens of the longest prefix, whole pages and less than n, whose pages a continuation needs are all here. */
+uint32_t eng_prefix_match(eng_prefix *x, const struct eng_chain *c, const int32_t *tokens, uint32_t n);
+/* Fills the empty slot with the pages of the first n_tokens (of the last match) and leases them. */
+void eng_prefix_lease(eng_prefix *x, struct eng_chain *c, uint32_t slot, uint32_t n_tokens);
+/* Pages that became full with n_past tokens are indexed; where another sequence has brought the same one, that one is taken and
+ * ours goes back. */
+void eng_prefix_add(eng_prefix *x, struct eng_chain *c, uint32_t slot, const int32_t *tokens, uint32_t n_past);
+/* The slot's pages go back (eng_kv_release); those that are indexed stay as long as there is room. */
+void eng_prefix_release(eng_prefix *x, struct eng_chain *c, uint32_t slot);
+/* eng_kv_reserve that makes room by eviction. ERR_AGAIN: all other pages are held by sequences. */
+int eng_prefix_reserve(eng_prefix *x, uint32_t slot, uint32_t n_tokens, struct err *e);
+
+struct eng_prefix_stats { uint64_t pages, evictions; }; /* pages: indexed, of all groups, held by a sequence or not */
+void eng_prefix_stats(const eng_prefix *x, struct eng_prefix_stats *s);
+#endif

@@ -1,0 +1,281 @@
+/* Prefix reuse in the whole engine: ids, text and log-probabilities as if every prompt were computed cold, on models with full,
+ * mixed and windowed attention; what is counted; who waits for whom. */
+#include <pthread.h>
+#include <unistd.h>
+
+#include "engine/engine.h"
+#include "tests/support/suite.h"
+#include "tests/support/tiny_llama.h"
+
+enum { MAX = 64, TOKENS = 40, PROMPT = 100 };
+struct req {
+    int32_t ids[TOKENS];
+    struct eng_logprobs lp[TOKENS];
+    uint32_t n, done;
+    char text[1024];
+    size_t text_n;
+    enum eng_finish finish;
+    struct eng_usage usage;
+};
+struct box { pthread_mutex_t lock; pthread_cond_t cond; struct req r[MAX]; eng_engine *g; uint64_t cancel_at_start; };
+static char tiny[64];
+static const char *models[] = {tiny, "tests/data/models/gemma3", "tests/data/models/mistral"};
+
+static void on_event(void *ctx, const struct eng_event *ev)
+{
+    struct box *b = ctx;
+    struct req *r = &b->r[ev->id];
+    if (ev->type == ENG_EV_STARTED && ev->id == b->cancel_at_start)
+        eng_cancel(b->g, ev->id);
+    pthread_mutex_lock(&b->lock);
+    if (ev->type == ENG_EV_TOKEN) {
+        ck_assert(r->n < TOKENS && ev->logprobs);
+        r->ids[r->n] = ev->token;
+        r->lp[r->n++] = *ev->logprobs;
+    }
+    if (ev->n && r->text_n + ev->n <= sizeof r->text) {
+        memcpy(r->text + r->text_n, ev->text, ev->n);
+        r->text_n += ev->n;
+    }
+    if (ev->type == ENG_EV_DONE) {
+        r->done++;
+        r->finish = ev->finish;
+        r->usage = *ev->usage;
+    }
+    pthread_cond_broadcast(&b->cond);
+    pthread_mutex_unlock(&b->lock);
+}
+
+static struct eng_config conf(int m)
+{
+    return (struct eng_config){.model_path = models[m], .ctx = 192, .seqs = 4, .threads = 2, .chunk = 32, .page_tokens = 16, .kv_type = KRN_F16,
+                               .ram_max = 256u << 20, .queue_max = MAX};
+}
+static void open_box(struct box *b, const struct eng_config *c)
+{
+    struct err e = {0};
+    *b = (struct box){.lock = PTHREAD_MUTEX_INITIALIZER, .cond = PTHREAD_COND_INITIALIZER, .cancel_at_start = UINT64_MAX};
+    OK(eng_open(&b->g, c, on_event, b, &e));
+}
+static void wait_done(struct box *b, uint64_t id)
+{
+    pthread_mutex_lock(&b->lock);
+    while (!b->r[id].done)
+        pthread_cond_wait(&b->cond, &b->lock);
+    pthread_mutex_unlock(&b->lock);
+}
+
+/* Prompt k: families of prompts that begin alike. n_done of its output tokens are an earlier life's. */
+static uint32_t prompt(int32_t *ids, uint32_t k)
+{
+    uint32_t n = 40 + 13 * (k % 5), shared = k % 3 == 0 ? n : 20 + 8 * (k % 7);
+    for (uint32_t i = 0; i < n; i++)
+        ids[i] = 3 + (int32_t)((i * 37 + i * i * 11 + (i < shared ? 0 : k * 101)) % 250);
+    return n;
+}
+static void submit(struct box *b, uint64_t id, uint32_t k, const char *tenant, const int32_t *done, uint32_t n_done)
+{
+    struct err e = {0};
+    int32_t ids[PROMPT + TOKENS];
+    uint32_t n = prompt(ids, k);
+    if (n_done)
+        memcpy(ids + n, done, n_done * sizeof *ids);
+    struct eng_request r = {.id = id, .ids = ids, .n_ids = n + n_done, .n_done = n_done, .max_tokens = 20, .ignore_eos = true, .logprobs = true, .top_logprobs = 5,
+                            .tenant = tenant, .sampling = {.temperature = k % 2 ? 0.9f : 0.0f, .top_p = 0.95f, .seed = k, .repetition = k % 4 == 3 ? 1.2f : 0.0f}};
+    OK(eng_submit(b->g, &r, &e));
+}
+static void same(const struct req *want, uint32_t from, const struct req *got, const char *what, uint32_t k)
+{
+    ck_assert_msg(got->finish == ENG_LENGTH && got->n == want->n - from, "%s: prompt %u: %u tokens", what, k, got->n);
+    for (uint32_t i = 0; i < got->n; i++) {
+        const struct eng_logprobs *a = &want->lp[from + i], *b = &got->lp[i];
+        ck_assert_msg(want->ids[from + i] == got->ids[i], "%s: prompt %u: token %u differs", what, k, i);
+        ck_assert_msg(a->logprob == b->logprob && a->n_top == b->n_top && !memcmp(a->top, b->top, a->n_top * sizeof a->top[0]),
+                      "%s: prompt %u: logits of token %u differ", what, k, i);
+    }
+    ck_assert_msg(from || (got->text_n == want->text_n && !memcmp(got->text, want->text, got->text_n)), "%s: prompt %u: other text", what, k);
+}
+
+/* Prompts 0 .. n - 1, each computed by an engine that shares nothing. */
+static void cold(int m, uint32_t n, struct req *out)
+{
+    static struct box b;
+    struct eng_config c = conf(m);
+    c.prefix_off = true;
+    open_box(&b, &c);
+    for (uint32_t k = 0; k < n; k++) {
+        submit(&b, k, k, NULL, NULL, 0);
+        wait_done(&b, k);
+        ck_assert_uint_eq(b.r[k].usage.cached_tokens, 0);
+        out[k] = b.r[k];
+    }
+    struct eng_stats st;
+    eng_stats(b.g, &st);
+    ck_assert(!st.prefix_hits && !st.prefix_pages);
+    eng_close(b.g);
+}
+
+/* One after the other: pages, chunks, instruction sets. Then all again: everything but the last page's worth is there. */
+START_TEST(core)
+{
+    enum { N = 12 };
+    static struct req ref[MAX];
+    static struct box b;
+    static const struct { uint32_t page, chunk; enum krn_isa isa; } v[] = {{16, 32, KRN_ISA_AUTO}, {32, 7, KRN_ISA_AUTO}, {64, 128, KRN_ISA_AUTO}, {16, 5, KRN_ISA_C}};
+    int m = _i / 4, w = _i % 4;
+    struct eng_config c = conf(m);
+    c.page_tokens = v[w].page;
+    c.chunk = v[w].chunk;
+    c.isa = v[w].isa;
+    cold(m, N, ref);
+    open_box(&b, &c);
+    for (uint32_t k = 0; k < 2 * N; k++) {
+        submit(&b, k, k % N, NULL, NULL, 0);
+        wait_done(&b, k);
+        same(&ref[k % N], 0, &b.r[k], "one by one", k % N);
+        uint32_t whole = (b.r[k].usage.prompt_tokens - 1) / c.page_tokens * c.page_tokens;
+        ck_assert_uint_le(b.r[k].usage.cached_tokens, whole);
+        ck_assert_uint_eq(b.r[k].usage.cached_tokens % c.page_tokens, 0);
+        if (m == 0 && k >= N) /* the pool holds all of them; windowed pools do not */
+            ck_assert_uint_eq(b.r[k].usage.cached_tokens, whole);
+    }
+    submit(&b, 2 * N, N - 1, NULL, NULL, 0); /* at once again: whatever the windows */
+    wait_done(&b, 2 * N);
+    same(&ref[N - 1], 0, &b.r[2 * N], "again", N - 1);
+    ck_assert_uint_eq(b.r[2 * N].usage.cached_tokens, (b.r[2 * N].usage.prompt_tokens - 1) / c.page_tokens * c.page_tokens);
+    struct eng_stats st;
+    do /* the last one's pages go back in the next turn */
+        eng_stats(b.g, &st);
+    while (st.kv_pages_used);
+    ck_assert(st.prefix_lookups == 2 * N + 1 && st.prefix_hits && st.prefix_tokens && st.prefix_pages);
+    eng_close(b.g);
+}
+END_TEST
+
+/* All at once, through more sequences than slots, with pages for all, and with too few for two (preemption, eviction). */
+START_TEST(together)
+{
+    enum { N = 24 };
+    static struct req ref[MAX];
+    static struct box b;
+    int m = _i / 2;
+    struct eng_config c = conf(m);
+    struct eng_stats st;
+    cold(m, N, ref);
+    open_box(&b, &c);
+    eng_stats(b.g, &st);
+    if (_i % 2) { /* again with little */
+        eng_close(b.g);
+        c.ram_max = st.weight_bytes + st.activation_bytes + st.kv_bytes * 5 / 16;
+        open_box(&b, &c);
+    }
+    for (uint32_t k = 0; k < N; k++)
+        submit(&b, k, k, NULL, NULL, 0);
+    for (uint32_t k = 0; k < N; k++) {
+        wait_done(&b, k);
+        same(&ref[k], 0, &b.r[k], _i % 2 ? "together, few pages" : "together", k);
+    }
+    do
+        eng_stats(b.g, &st);
+    while (st.kv_pages_used);
+    ck_assert(_i % 2 == 0 || st.prefix_evictions);
+    ck_assert_uint_le(st.weight_bytes + st.activation_bytes + st.kv_bytes, c.ram_max);
+    eng_close(b.g);
+}
+END_TEST
+
+/* Four of one prompt at once: one computes, three wait and take; and when the one is cancelled, another computes. */
+START_TEST(under_way)
+{
+    static struct req ref[MAX];
+    static struct box b;
+    int m = _i / 2;
+    bool cancelled = _i % 2;
+    struct eng_config c = conf(m);
+    c.chunk = 4;
+    cold(m, 4, ref);
+    open_box(&b, &c);
+    if (cancelled)
+        b.cancel_at_start = 0;
+    for (uint32_t id = 0; id < 4; id++)
+        submit(&b, id, 3, NULL, NULL, 0);
+    uint64_t cached = 0;
+    for (uint32_t id = 0; id < 4; id++) {
+        wait_done(&b, id);
+        if (id || !cancelled)
+            same(&ref[3], 0, &b.r[id], "at once", 3);
+        cached += b.r[id].usage.cached_tokens;
+    }
+    ck_assert(!cancelled || b.r[0].finish == ENG_CANCELLED);
+    uint64_t whole = (b.r[3].usage.prompt_tokens - 1) / 16 * 16;
+    ck_assert_uint_ge(cached, cancelled ? 2 * whole : 3 * whole);
+    eng_close(b.g);
+}
+END_TEST
+
+/* A paused one is not waited for. */
+START_TEST(paused)
+{
+    static struct req ref[MAX];
+    static struct box b;
+    struct eng_config c = conf(0);
+    cold(0, 4, ref);
+    open_box(&b, &c);
+    submit(&b, 0, 3, NULL, NULL, 0);
+    eng_pause(b.g, 0, true);
+    submit(&b, 1, 3, NULL, NULL, 0);
+    wait_done(&b, 1);
+    same(&ref[3], 0, &b.r[1], "beside a paused one", 3);
+    eng_pause(b.g, 0, false);
+    wait_done(&b, 0);
+    same(&ref[3], 0, &b.r[0], "paused", 3);
+    eng_close(b.g);
+}
+END_TEST
+
+/* Another tenant's pages are not there; a life that goes on finds its own prompt, which counts up to its end. */
+START_TEST(spaces)
+{
+    static struct req ref[MAX];
+    static struct box b;
+    int m = _i;
+    struct eng_config c = conf(m);
+    cold(m, 4, ref);
+    open_box(&b, &c);
+    submit(&b, 0, 3, "a", NULL, 0);
+    wait_done(&b, 0);
+    submit(&b, 1, 3, "b", NULL, 0);
+    wait_done(&b, 1);
+    ck_assert_uint_eq(b.r[1].usage.cached_tokens, 0);
+    same(&ref[3], 0, &b.r[1], "another tenant", 3);
+    for (uint32_t done = 1; done < 20; done += 6) {
+        submit(&b, 2 + done, 3, "a", ref[3].ids, done);
+        wait_done(&b, 2 + done);
+        same(&ref[3], done, &b.r[2 + done], "resumed", 3);
+        ck_assert_uint_gt(b.r[2 + done].usage.cached_tokens, 0);
+        ck_assert_uint_le(b.r[2 + done].usage.cached_tokens, b.r[2 + done].usage.prompt_tokens);
+    }
+    eng_close(b.g);
+}
+END_TEST
+
+int main(void)
+{
+    snprintf(tiny, sizeof tiny, "/tmp/sluice-reuse-%d.gguf", (int)getpid());
+    tiny_llama_write(tiny, NULL);
+    Suite *s = suite_create("engine/reuse");
+    TCase *t = tcase_create("core");
+    tcase_set_timeout(t, 240);
+    tcase_add_loop_test(t, core, 0, 12);
+    tcase_add_loop_test(t, together, 0, 6);
+    tcase_add_loop_test(t, under_way, 0, 6);
+    tcase_add_test(t, paused);
+    tcase_add_loop_test(t, spaces, 0, 3);
+    suite_add_tcase(s, t);
+    SRunner *r = srunner_create(s);
+    srunner_run_all(r, CK_ENV);
+    int bad = srunner_ntests_failed(r);
+    srunner_free(r);
+    unlink(tiny);
+    return bad != 0;
+}
