@@ -104,7 +104,7 @@ static int add_words(struct mock_text *x, struct tok_def *d, const struct letter
 static int define(struct mock_text *x, struct tok_def *d, struct err *e)
 {
     struct letters l = {0};
-    const char *pattern = tok_pattern_gpt2();
+    const char *pattern = tok_known_pattern(TOK_RE_GPT2);
     uint32_t size = 64;
     int rc = ERR_OK;
     while (size < 2 * x->n_t)

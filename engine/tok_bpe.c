@@ -249,7 +249,7 @@ static int words(struct tok_run *r, const char *s, size_t n)
     size_t from = 0, at = 0;
     int rc = ERR_OK;
     while (!rc && at < n) {
-        const char *m = memmem(s + at, n - at, "\xE2\x96\x81", 3);
+        const char *m = tok_find(s + at, n - at, "\xE2\x96\x81", 3);
         size_t cut = m ? (size_t)(m - s) : n;
         bool after_text = cut > from && !r->t->no_cut[(uint8_t)s[cut - 1]] && (cut - from < 3 || memcmp(s + cut - 3, "\xE2\x96\x81", 3));
         if (cut == n || after_text) {

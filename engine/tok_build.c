@@ -50,10 +50,11 @@ static int map_init(struct tok_map *m, uint32_t n, struct err *e)
 
 static void map_put(const eng_tok *t, struct tok_map *m, const char *p, size_t n, uint32_t id)
 {
-    uint32_t i = (uint32_t)tok_hash(t->seed, p, n) & m->mask;
-    while (m->slot[i])
+    uint64_t h = tok_hash(t->seed, p, n);
+    uint32_t i = (uint32_t)h & m->mask;
+    while (m->slot[i].id1)
         i = (i + 1) & m->mask;
-    m->slot[i] = id + 1;
+    m->slot[i] = (struct tok_slot){(uint32_t)(h >> 32), id + 1};
 }
 
 static int map_pieces(eng_tok *t, struct err *e)

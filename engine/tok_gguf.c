@@ -1,6 +1,6 @@
 /* engine/tok_gguf.c - GGUF metadata (tokenizer.ggml.*) to a definition.
  *
- * The file has a name (pre) where tokenizer.json has patterns; the texts are here. A name that is not in the table is refused:
+ * The file has a name (pre) where tokenizer.json has patterns; tok_known.c has their texts. A name that is not in the table is refused:
  * defaulting would split wrongly without a sign. Normalisers are not in the file either: Qwen is NFC also from here. */
 #include <stdio.h>
 #include <stdlib.h>
@@ -11,42 +11,17 @@
 
 enum { TYPE_NORMAL = 1, TYPE_UNKNOWN, TYPE_CONTROL, TYPE_USER, TYPE_UNUSED, TYPE_BYTE };
 
-#define QUOTES "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
-#define REST " ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
-#define CASED "[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]"
-#define SMALL "[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]"
-#define LEAD "[^\\r\\n\\p{L}\\p{N}]?"
-#define NOT_HAN(x) "[" x "&&[^\\p{Han}]]"
-#define K_CASED NOT_HAN("\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}")
-#define K_SMALL NOT_HAN("\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}")
-
-static const char llama3[] = QUOTES "|" LEAD "\\p{L}+|\\p{N}{1,3}|" REST;
-static const char qwen2[] = QUOTES "|" LEAD "\\p{L}+|\\p{N}|" REST;
-static const char qwen35[] = QUOTES "|" LEAD "[\\p{L}\\p{M}]+|\\p{N}| ?[^\\s\\p{L}\\p{M}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+";
-static const char o200k[] = LEAD CASED "*" SMALL "+" QUOTES "?|" LEAD CASED "+" SMALL "*" QUOTES "?|\\p{N}{1,3}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n/]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+";
-static const char tekken[] = LEAD CASED "*" SMALL "+|" LEAD CASED "+" SMALL "*|\\p{N}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n/]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+";
-static const char kimi[] = "[\\p{Han}]+|" LEAD K_CASED "*" K_SMALL "+" QUOTES "?|" LEAD K_CASED "+" K_SMALL "*" QUOTES "?|\\p{N}{1,3}|" REST;
-static const char digits3[] = "\\p{N}{1,3}", digit[] = "\\p{N}";
-static const char cjk[] = "[\xE4\xB8\x80-\xE9\xBE\xA5\xE3\x81\x80-\xE3\x82\x9F\xE3\x82\xA0-\xE3\x83\xBF]+";
-static const char deepseek3[] = "[!\"#$%&'()*+,\\-./:;<=>?@\\[\\\\\\]^_`{|}~][A-Za-z]+|[^\\r\\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+"
-                                "| ?[\\p{P}\\p{S}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+";
-
-static const struct pre { const char *name; const char *pattern[3]; bool nfc, ignore_merges, bos; } pres[] = {
-    {"llama-bpe", {llama3}, false, true, true},      {"llama3", {llama3}, false, true, true},
-    {"llama-v3", {llama3}, false, true, true},       {"smollm", {digit, ""}, false, false, false},
-    {"tekken", {tekken}, false, true, true},         {"qwen2", {qwen2}, true, false, false},
-    {"deepseek-r1-qwen", {qwen2}, true, false, true},{"qwen35", {qwen35}, true, false, false},
-    {"deepseek-v3", {digits3, cjk, deepseek3}, false, false, false},
-    {"gpt-4o", {o200k}, false, true, false},         {"llama4", {o200k}, false, true, true},
-    {"kimi-k2", {kimi}, false, true, false},         {"glm4", {llama3}, false, false, false},
-    {"chatglm-bpe", {llama3}, false, false, false},  {"dbrx", {llama3}, false, false, false},
-    {"olmo", {""}, false, false, false},             {"gpt-2", {""}, false, false, false},
+static const struct pre { const char *name; enum tok_known pattern[3]; bool nfc, ignore_merges, bos; } pres[] = {
+    {"llama-bpe", {TOK_RE_LLAMA3}, false, true, true},      {"llama3", {TOK_RE_LLAMA3}, false, true, true},
+    {"llama-v3", {TOK_RE_LLAMA3}, false, true, true},       {"smollm", {TOK_RE_DIGIT, TOK_RE_GPT2}, false, false, false},
+    {"tekken", {TOK_RE_TEKKEN}, false, true, true},         {"qwen2", {TOK_RE_QWEN2}, true, false, false},
+    {"deepseek-r1-qwen", {TOK_RE_QWEN2}, true, false, true},{"qwen35", {TOK_RE_QWEN35}, true, false, false},
+    {"deepseek-v3", {TOK_RE_DIGITS3, TOK_RE_CJK, TOK_RE_DEEPSEEK}, false, false, false},
+    {"gpt-4o", {TOK_RE_O200K}, false, true, false},         {"llama4", {TOK_RE_O200K}, false, true, true},
+    {"kimi-k2", {TOK_RE_KIMI}, false, true, false},         {"glm4", {TOK_RE_LLAMA3}, false, false, false},
+    {"chatglm-bpe", {TOK_RE_LLAMA3}, false, false, false},  {"dbrx", {TOK_RE_LLAMA3}, false, false, false},
+    {"olmo", {TOK_RE_GPT2}, false, false, false},             {"gpt-2", {TOK_RE_GPT2}, false, false, false},
 };
-
-const char *tok_pattern_kimi(void)
-{
-    return kimi;
-}
 
 static const char *text_of(const struct json *m, const char *key)
 {
@@ -75,7 +50,7 @@ static int pre_tokenizer(struct tok_def *d, const char *name, bool *bos, struct 
         if (p->nfc)
             rc = tok_def_op(d, false, TOK_NORM_NFC, 0, false, NULL, 0, NULL, 0, e);
         for (int k = 0; !rc && k < 3 && p->pattern[k]; k++) {
-            const char *re = p->pattern[k][0] ? p->pattern[k] : tok_pattern_gpt2();
+            const char *re = tok_known_pattern(p->pattern[k]);
             rc = tok_def_op(d, true, TOK_SPLIT_RE, TOK_ISOLATED, false, re, strlen(re), NULL, 0, e);
         }
         d->flags |= p->ignore_merges ? TOK_IGNORE_MERGES : 0;

@@ -80,8 +80,11 @@ int tok_def_added(struct tok_def *d, int32_t id, const char *s, size_t n, unsign
 int tok_def_op(struct tok_def *d, bool split, uint8_t kind, uint8_t behaviour, bool invert,
                const char *a, size_t an, const char *b, size_t bn, struct err *e);
 void tok_def_eos(struct tok_def *d, int64_t id);   /* ignores ids that are out of range or known already */
-const char *tok_pattern_gpt2(void);
-const char *tok_pattern_kimi(void);
+/* tok_known.c. Up to TOK_RE_DEEPSEEK: patterns that take words (tok_known_words); 0 is none. */
+enum tok_known { TOK_RE_GPT2 = 1, TOK_RE_LLAMA3, TOK_RE_QWEN2, TOK_RE_QWEN35, TOK_RE_O200K, TOK_RE_TEKKEN, TOK_RE_KIMI, TOK_RE_DEEPSEEK,
+                 TOK_RE_DIGITS3, TOK_RE_DIGIT, TOK_RE_CJK };
+const char *tok_known_pattern(enum tok_known k);
+bool tok_known_words(const char *pattern, size_t n);
 void tok_def_named_eos(struct tok_def *d);         /* special tokens whose names end a turn or a text in every family */
 
 /* Fill *d from tokenizer.json (+ tokenizer_config.json), from GGUF metadata, from a tiktoken file. */
@@ -91,7 +94,7 @@ int tok_read_tiktoken(struct tok_def *d, const char *text, size_t n, const char 
                       struct err *e);
 
 /* ---- built ------------------------------------------------------------------------------------------------- */
-struct tok_map { uint32_t *slot; uint32_t mask; };              /* open addressing: id + 1, 0 free; keys are pieces' bytes */
+struct tok_map { struct tok_slot { uint32_t tag, id1; } *slot; uint32_t mask; }; /* open addressing: upper half of the hash, id + 1 (0: free) */
 struct tok_pair { uint32_t left, right, out, rank; };           /* out UINT32_MAX: free */
 struct tok_node { uint32_t key, to; };                          /* key: node << 8 | byte, to 0: free */
 struct tok_trie {
@@ -101,7 +104,7 @@ struct tok_trie {
     uint32_t first[256];                                        /* children of the root, 0: none */
 };
 struct tok_run;
-struct tok_re { pcre2_code *code; bool jit; };
+struct tok_re { pcre2_code *code; bool jit, words; };    /* words: plain words need no pattern (tok_known_words) */
 
 struct eng_tok {
     struct tok_def d;
@@ -127,6 +130,8 @@ int32_t tok_map_find(const eng_tok *t, const struct tok_map *m, bool raw, const 
 int tok_byte_of_char(uint32_t cp);                              /* GPT-2's byte alphabet; -1: not in it */
 const char *tok_raw(const eng_tok *t, int32_t id, size_t *n);
 
+const char *tok_find(const char *s, size_t n, const char *what, size_t m); /* memmem */
+
 int tok_trie_add(struct tok_trie *tr, const char *s, size_t n, int32_t value, struct err *e);
 uint32_t tok_trie_step(const struct tok_trie *tr, uint32_t node, uint8_t byte); /* 0: no way on; node 0 is the root */
 void tok_trie_free(struct tok_trie *tr);
@@ -135,13 +140,14 @@ bool tok_unicode_ranges(const char *category, struct buf *out);
 int tok_re_open(struct tok_run *r);
 bool tok_re_next(struct tok_run *r, const struct tok_re *re, pcre2_match_data *md, const char *s, size_t n, size_t pos,
                  size_t *b, size_t *end, int *rc);
+int tok_re_translate(const char *pattern, size_t n, struct buf *out, struct err *e); /* to PCRE2's dialect; out is the caller's to free */
 int tok_re_compile(struct tok_re *re, const char *pattern, size_t n, struct err *e);
 void tok_re_free(struct tok_re *re);
 
 /* ---- one call ---------------------------------------------------------------------------------------------- */
 enum tok_mode { TOK_MODE_NONE, TOK_MODE_PLAIN, TOK_MODE_ALL, TOK_MODE_SPANS };
 enum { TOK_CACHE_KEY = 24, TOK_CACHE_IDS = 8, TOK_SMALL = 48 };
-struct tok_cached { uint8_t n_key, n_ids; char key[TOK_CACHE_KEY]; int32_t ids[TOK_CACHE_IDS]; };
+struct tok_cached { _Alignas(64) uint8_t n_key; uint8_t n_ids; /* one line of the cache */ char key[TOK_CACHE_KEY]; int32_t ids[TOK_CACHE_IDS]; };
 struct tok_sym { int32_t id, prev, next; };                     /* id -2: merged away */
 struct tok_cand { uint64_t key; uint32_t left, right; };        /* key: rank << 32 | position; a min-heap */
 
@@ -160,7 +166,7 @@ struct tok_run {
     void *uni; size_t cap_uni;
     struct tok_cached *cache;                                   /* NULL: a text too short to pay for it */
     uint32_t cache_mask;
-    uint64_t work;                                              /* pair look-ups and heap moves: what a linearity test counts */
+    uint64_t work;                                              /* trie steps, pair look-ups, heap moves: what a linearity test counts */
     bool at_start;                                              /* the stretch at hand starts the text */
     bool continues;                                             /* it goes on where another ended: nothing is put in front of it */
 };

@@ -186,7 +186,7 @@ static int split(struct in *in, const struct json *v)
 
 static int byte_level(struct in *in, const struct json *v)
 {
-    const char *gpt2 = tok_pattern_gpt2();
+    const char *gpt2 = tok_known_pattern(TOK_RE_GPT2);
     int rc = ERR_OK;
     in->d->flags |= TOK_BYTE_LEVEL;
     if (!no(v, "add_prefix_space"))

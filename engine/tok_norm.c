@@ -25,15 +25,25 @@ static bool ascii(const char *s, size_t n)
     return any < 0x80;
 }
 
-/* Text made of these alone is NFC already: nothing in it composes, decomposes or moves. */
-static bool settled(const char *s, size_t n)
+/* These are NFC by themselves, and nothing in front of them changes them: text may be cut before any of them. */
+static bool settled(uint32_t c)
 {
+    return c < 0x300 || (c >= 0x2010 && c <= 0x2027) || (c >= 0x3001 && c <= 0x3002) || (c >= 0x3400 && c <= 0x4DBF) || (c >= 0x4E00 && c <= 0x9FFF);
+}
+
+/* The end of the settled text at the beginning of s, without its last character, which may compose with what follows; n: all of it. */
+static size_t settled_len(const char *s, size_t n)
+{
+    size_t last = 0;
     for (size_t i = 0; i < n; i += tok_utf8_len((uint8_t)s[i])) {
-        uint32_t c = (uint8_t)s[i] < 0x80 ? 0 : tok_utf8_at(s + i);
-        if (c >= 0x300 && !(c >= 0x2010 && c <= 0x2027) && !(c >= 0x3001 && c <= 0x3002) && !(c >= 0x3400 && c <= 0x4DBF) && !(c >= 0x4E00 && c <= 0x9FFF))
-            return false;
+        uint64_t w;
+        while (n - i > 8 && (memcpy(&w, s + i, 8), !(w & UINT64_C(0x8080808080808080))))
+            last = i + 7, i += 8;
+        if ((uint8_t)s[i] >= 0xCC && !settled(tok_utf8_at(s + i)))
+            return last;
+        last = i;
     }
-    return true;
+    return n;
 }
 
 static int ccc(const char *s)
@@ -93,10 +103,28 @@ static int unicode_form(struct tok_run *r, uint8_t kind, const char *s, size_t n
     return ERR_OK;
 }
 
+/* Only what is not settled goes through the library, from the character in front of it to the next that is. */
+static int compose(struct tok_run *r, const char *s, size_t n, struct buf *out)
+{
+    int rc = ERR_OK;
+    for (size_t i = 0, e; !rc && i < n; i = e) {
+        size_t keep = settled_len(s + i, n - i);
+        buf_add(out, s + i, keep);
+        e = i += keep;
+        if (i == n)
+            break;
+        do
+            e += tok_utf8_len((uint8_t)s[e]);
+        while (e < n && !settled(tok_utf8_at(s + e)));
+        rc = unicode_form(r, TOK_NORM_NFC, s + i, e - i, out);
+    }
+    return rc;
+}
+
 static void replace(const struct tok_op *op, const char *s, size_t n, struct buf *out)
 {
     const char *end = s + n, *m;
-    while (op->an && (m = memmem(s, (size_t)(end - s), op->a, op->an))) {
+    while (op->an && (m = tok_find(s, (size_t)(end - s), op->a, op->an))) {
         buf_add(out, s, (size_t)(m - s));
         buf_add(out, op->b, op->bn);
         s = m + op->an;
@@ -161,7 +189,7 @@ int tok_normalise(struct tok_run *r, const char **s, size_t *n)
             return ERR_OK;
         if (r->continues && (op->kind == TOK_NORM_PREPEND || op->kind == TOK_NORM_STRIP_LEFT))
             continue;
-        if ((op->kind <= TOK_NORM_NFKD && ascii(*s, *n)) || (op->kind == TOK_NORM_NFC && settled(*s, *n)) || (op->kind == TOK_NORM_REPLACE && !memmem(*s, *n, op->a, op->an)))
+        if ((op->kind <= TOK_NORM_NFKD && ascii(*s, *n)) || (op->kind == TOK_NORM_NFC && settled_len(*s, *n) == *n) || (op->kind == TOK_NORM_REPLACE && !tok_find(*s, *n, op->a, op->an)))
             continue;
         if (op->kind == TOK_NORM_STRIP_LEFT || op->kind == TOK_NORM_STRIP_RIGHT) {
             strip(op->kind, s, n);
@@ -177,6 +205,7 @@ int tok_normalise(struct tok_run *r, const char **s, size_t *n)
         case TOK_NORM_REPLACE_RE: rc = replace_re(r, k, op, *s, *n, out); break;
         case TOK_NORM_LOWER: lower(*s, *n, out); break;
         case TOK_NORM_PRECOMPILED: rc = tok_precompiled(r, op, *s, *n, out); break;
+        case TOK_NORM_NFC: rc = compose(r, *s, *n, out); break;
         default: rc = unicode_form(r, op->kind, *s, *n, out);
         }
         if (rc || out->failed)

@@ -11,11 +11,6 @@
 enum { PATTERN_MAX = 16384, MATCH_LIMIT = 20000000, HEAP_LIMIT_KIB = 262144, JIT_STACK_MAX = 8 << 20 };
 #define SPACES "\\x09-\\x0d\\x20\\x{85}\\x{a0}\\x{1680}\\x{2000}-\\x{200a}\\x{2028}\\x{2029}\\x{202f}\\x{205f}\\x{3000}"
 
-const char *tok_pattern_gpt2(void)
-{
-    return "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+";
-}
-
 struct reader { const char *p, *end; struct buf out; const char *why; };
 
 static bool refuse(struct reader *r, const char *why)
@@ -194,31 +189,40 @@ static const char kimi_ours[] =
     "\\p{Han}+|" LEAD "(?:" UPPER "*+\\p{Ll}" LOWER "*+|(?:" CAP "*+" COM "++)++)" TAIL "|" LEAD UPPER "++" LOWER "*+" TAIL
     "|\\p{N}{1,3}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+";
 
-int tok_re_compile(struct tok_re *re, const char *pattern, size_t n, struct err *e)
+int tok_re_translate(const char *pattern, size_t n, struct buf *out, struct err *e)
 {
-    int code, rc = ERR_OK;
-    PCRE2_SIZE at;
-    size_t bad;
+    const char *kimi = tok_known_pattern(TOK_RE_KIMI);
     struct reader r = {.p = pattern, .end = pattern + n};
+    size_t bad;
     buf_init(&r.out, 16 * PATTERN_MAX);
+    *out = r.out;
     if (n == 0 || n > PATTERN_MAX || !tok_utf8_valid(pattern, n, &bad))
-        rc = err_set(e, ERR_FORMAT, "tokenizer: split pattern of %zu bytes, expected 1 to %d of UTF-8", n, PATTERN_MAX);
-    else if (n == strlen(tok_pattern_kimi()) && !memcmp(pattern, tok_pattern_kimi(), n)) {
+        return err_set(e, ERR_FORMAT, "tokenizer: split pattern of %zu bytes, expected 1 to %d of UTF-8", n, PATTERN_MAX);
+    if (n == strlen(kimi) && !memcmp(pattern, kimi, n)) {
         r.p = kimi_ours;
         r.end = r.p + sizeof kimi_ours - 1;
     }
-    if (!rc && !translate(&r))
-        rc = err_set(e, ERR_UNSUPPORTED, "tokenizer: split pattern with %s at byte %zu: %.*s", r.why, (size_t)(r.p - pattern), (int)n, pattern);
-    if (!rc && r.out.failed)
-        rc = err_set(e, ERR_NOMEM, "tokenizer: split pattern of %zu bytes", n);
-    if (!rc && !(re->code = pcre2_compile((PCRE2_SPTR)r.out.data, r.out.len, PCRE2_UTF | PCRE2_UCP | PCRE2_NEVER_BACKSLASH_C, &code, &at, NULL))) {
+    bool ok = translate(&r);
+    *out = r.out;
+    if (!ok)
+        return err_set(e, ERR_UNSUPPORTED, "tokenizer: split pattern with %s at byte %zu: %.*s", r.why, (size_t)(r.p - pattern), (int)n, pattern);
+    return out->failed ? err_set(e, ERR_NOMEM, "tokenizer: split pattern of %zu bytes", n) : ERR_OK;
+}
+
+int tok_re_compile(struct tok_re *re, const char *pattern, size_t n, struct err *e)
+{
+    struct buf out = {0};
+    PCRE2_SIZE at;
+    int code, rc = tok_re_translate(pattern, n, &out, e);
+    if (!rc && !(re->code = pcre2_compile((PCRE2_SPTR)out.data, out.len, PCRE2_UTF | PCRE2_UCP | PCRE2_NEVER_BACKSLASH_C, &code, &at, NULL))) {
         char msg[120] = "";
         pcre2_get_error_message(code, (PCRE2_UCHAR *)msg, sizeof msg);
-        rc = err_set(e, ERR_UNSUPPORTED, "tokenizer: split pattern: %s at %zu of %s", msg, at, r.out.data);
+        rc = err_set(e, ERR_UNSUPPORTED, "tokenizer: split pattern: %s at %zu of %s", msg, at, out.data);
     }
     if (!rc)
         re->jit = pcre2_jit_compile(re->code, PCRE2_JIT_COMPLETE) == 0;
-    buf_free(&r.out);
+    re->words = !rc && tok_known_words(pattern, n);
+    buf_free(&out);
     return rc;
 }
 
@@ -237,10 +241,29 @@ int tok_re_open(struct tok_run *r)
     return ERR_OK;
 }
 
+/* The end of " ?[A-Z]?[a-z]+" at s[at] where it is all that a known pattern would take there: in front of ASCII that is no letter and no
+ * apostrophe, or of the end. 0: ask the pattern. */
+static size_t plain_word(const char *s, size_t n, size_t at)
+{
+    size_t i = at + (s[at] == ' ');
+    if (i < n && (uint8_t)(s[i] - 'A') < 26)
+        i++;
+    size_t small = i;
+    while (i < n && (uint8_t)(s[i] - 'a') < 26)
+        i++;
+    if (i == small || (i < n && ((uint8_t)s[i] >= 0x80 || s[i] == '\'' || (uint8_t)(s[i] - 'A') < 26)))
+        return 0;
+    return i;
+}
+
 /* The next match at or behind *pos: true with [*b, *e). False at the end or, with r->e filled and *rc set, on an error. The JIT's
  * own stack is made when a match first needs more than the machine's 32 KiB; beyond its maximum the interpreter takes over. */
 bool tok_re_next(struct tok_run *r, const struct tok_re *re, pcre2_match_data *md, const char *s, size_t n, size_t pos, size_t *b, size_t *end, int *rc)
 {
+    if (re->words && pos < n && (*end = plain_word(s, n, pos)) > 0) {
+        *b = pos;
+        return true;
+    }
     for (;;) {
         int m = re->jit ? pcre2_jit_match(re->code, (PCRE2_SPTR)s, n, pos, PCRE2_NO_UTF_CHECK, md, r->mc)
                         : pcre2_match(re->code, (PCRE2_SPTR)s, n, pos, PCRE2_NO_UTF_CHECK, md, r->mc);

@@ -8,9 +8,10 @@ static int level(struct tok_run *r, unsigned k, const char *s, size_t n);
 /* Joins matches and what lies between them into pieces, as the behaviour says. */
 struct joiner { struct tok_run *r; const char *s; unsigned next; uint8_t how; bool have, matched; size_t b, e; };
 
-static bool py_space(uint32_t c) /* str.isspace(): the four separators U+001C..1F too */
+static bool py_space(const char *s) /* str.isspace(): the four separators U+001C..1F too */
 {
-    return tok_is_space(c) || (c >= 0x1C && c <= 0x1F);
+    uint8_t c = (uint8_t)*s;
+    return c < 0x80 ? c == ' ' || (c >= 9 && c <= 13) || (c >= 0x1C && c <= 0x1F) : tok_is_space(tok_utf8_at(s));
 }
 
 static int flush(struct joiner *j)
@@ -69,7 +70,7 @@ static int split_string(struct tok_run *r, unsigned k, const char *s, size_t n)
     size_t at = 0;
     int rc = ERR_OK;
     const char *m;
-    while (!rc && at < n && (m = memmem(s + at, n - at, op->a, op->an))) {
+    while (!rc && at < n && (m = tok_find(s + at, n - at, op->a, op->an))) {
         size_t b = (size_t)(m - s);
         rc = take(&j, at, b, op->invert);
         if (!rc)
@@ -105,8 +106,10 @@ static int cut(struct tok_run *r, unsigned k, const char *s, size_t n)
     size_t from = 0, text = 0, run = 0;
     bool kind = false;
     int rc = ERR_OK;
+    if (n <= RUN)
+        return level(r, k + 1, s, n);
     for (size_t i = 0; !rc && i < n; i += tok_utf8_len((uint8_t)s[i])) {
-        bool space = py_space(tok_utf8_at(s + i));
+        bool space = py_space(s + i);
         bool fresh = text == TEXT;
         if (fresh)
             text = 0;
@@ -147,9 +150,9 @@ static int meta(struct tok_run *r, unsigned k, const char *s, size_t n)
     if (rc || op->b[1] == 'n')
         return rc ? rc : level(r, k + 1, b->data, b->len);
     for (size_t at = 0; !rc && at < b->len; at = i) {
-        const char *m = b->len - at > op->an ? memmem(b->data + at + op->an, b->len - at - op->an, op->a, op->an) : NULL;
+        const char *m = b->len - at > op->an ? tok_find(b->data + at + op->an, b->len - at - op->an, op->a, op->an) : NULL;
         if (memcmp(b->data + at, op->a, b->len - at < op->an ? b->len - at : op->an)) /* text in front of the first mark */
-            m = memmem(b->data + at, b->len - at, op->a, op->an);
+            m = tok_find(b->data + at, b->len - at, op->a, op->an);
         i = m ? (size_t)(m - b->data) : b->len;
         rc = level(r, k + 1, b->data + at, i - at);
     }

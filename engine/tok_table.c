@@ -34,14 +34,28 @@ int32_t tok_map_find(const eng_tok *t, const struct tok_map *m, bool raw, const 
 {
     if (!m->slot)
         return -1;
-    for (uint32_t i = (uint32_t)tok_hash(t->seed, p, n) & m->mask; m->slot[i]; i = (i + 1) & m->mask) {
-        int32_t id = (int32_t)m->slot[i] - 1;
+    uint64_t h = tok_hash(t->seed, p, n);
+    for (uint32_t i = (uint32_t)h & m->mask; m->slot[i].id1; i = (i + 1) & m->mask) {
+        int32_t id = (int32_t)m->slot[i].id1 - 1;
+        if (m->slot[i].tag != (uint32_t)(h >> 32)) /* most others are told apart without a look at their bytes */
+            continue;
         size_t len = t->d.pieces[id].n;
         const char *s = raw ? tok_raw(t, id, &len) : t->d.pool.data + t->d.pieces[id].off;
         if (len == n && !memcmp(s, p, n))
             return id;
     }
     return -1;
+}
+
+/* Short marks are met at every word: looking for their first byte beats a search that prepares itself. */
+const char *tok_find(const char *s, size_t n, const char *what, size_t m)
+{
+    if (m == 0 || m > 4)
+        return memmem(s, n, what, m);
+    for (const char *end = s + n, *p; (size_t)(end - s) >= m && (p = memchr(s, what[0], (size_t)(end - s) - m + 1)); s = p + 1)
+        if (!memcmp(p, what, m))
+            return p;
+    return NULL;
 }
 
 uint32_t tok_trie_step(const struct tok_trie *tr, uint32_t node, uint8_t byte)

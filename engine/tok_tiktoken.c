@@ -97,7 +97,7 @@ static int specials(struct tok_def *d, const char *config, size_t n, struct err 
 
 int tok_read_tiktoken(struct tok_def *d, const char *text, size_t n, const char *config, size_t config_n, struct err *e)
 {
-    const char *end = text + n, *pattern = tok_pattern_kimi();
+    const char *end = text + n, *pattern = tok_known_pattern(TOK_RE_KIMI);
     uint32_t number = 1;
     struct alphabet al;
     int rc = ERR_OK;

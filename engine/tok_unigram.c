@@ -134,13 +134,32 @@ static const char *lookup(const struct map *m, const char *s, size_t n, size_t *
     return NULL;
 }
 
+/* Bytes that stay as they are in front of another ASCII byte: each is a cluster of its own. */
+static void plain_bytes(const struct map *m, bool plain[256])
+{
+    size_t len;
+    memset(plain, 0, 256 * sizeof *plain);
+    for (int c = 1; c < 128; c++) {
+        char one = (char)c;
+        plain[c] = c != '\r' && !lookup(m, &one, 1, &len);
+    }
+}
+
 /* By grapheme cluster: a short one whose beginning has an entry becomes that entry, the rest of it is lost; else by character. */
 int tok_precompiled(struct tok_run *r, const struct tok_op *op, const char *s, size_t n, struct buf *out)
 {
     struct map m;
+    bool plain[256];
     if (!open_map(&m, op))
         return err_set(r->e, ERR_FORMAT, "tokenizer: the precompiled map of %u bytes is damaged", op->an);
+    plain_bytes(&m, plain);
     for (size_t i = 0, e; i < n; i = e) {
+        for (e = i; e < n && plain[(uint8_t)s[e]] && (e + 1 == n || (uint8_t)s[e + 1] < 0x80);)
+            e++;
+        if (e > i) {
+            buf_add(out, s + i, e - i);
+            continue;
+        }
         utf8proc_int32_t state = 0, c = (utf8proc_int32_t)tok_utf8_at(s + i);
         size_t len = 0;
         for (e = i + tok_utf8_len((uint8_t)s[i]); e < n; e += tok_utf8_len((uint8_t)s[e])) {

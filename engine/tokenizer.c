@@ -128,8 +128,10 @@ int tok_run_open(struct tok_run *r, const eng_tok *t, size_t text_bytes, struct 
     buf_init(&r->norm[1], TEXT_MAX);
     uint32_t slots = text_bytes < 16384 ? 1024 : text_bytes < 131072 ? 4096 : 16384;
     r->cache_mask = slots - 1;
-    if (text_bytes >= TEXT_PAYS_CACHE && t->d.model == TOK_BPE && !(r->cache = calloc(slots, sizeof *r->cache)))
+    if (text_bytes >= TEXT_PAYS_CACHE && t->d.model == TOK_BPE && !(r->cache = aligned_alloc(64, slots * sizeof *r->cache)))
         return err_set(e, ERR_NOMEM, "tokenizer: word cache");
+    if (r->cache)
+        memset(r->cache, 0, slots * sizeof *r->cache);
     return tok_re_open(r);
 }
 
@@ -206,13 +208,13 @@ struct match { size_t b, e; const struct tok_added *a; /* NULL: a control token 
 
 /* The longest token that begins at s[at] and belongs to this pass. One that may not be recognised here hides what lies in it, as
  * in the reference; but where it would cross from user text into the template, shorter and later ones still count. */
-static const struct tok_added *longest(const struct tok_run *r, const struct tok_trie *tr, int pass, size_t base, const char *s, size_t n,
+static const struct tok_added *longest(struct tok_run *r, const struct tok_trie *tr, int pass, size_t base, const char *s, size_t n,
                                        size_t at, size_t *end, size_t *hidden)
 {
     const struct tok_added *best = NULL, *found = NULL;
     size_t best_end = at, found_end = at;
     uint32_t node = 0;
-    for (size_t i = at; i < n && (node = tok_trie_step(tr, node, (uint8_t)s[i])); i++) {
+    for (size_t i = at; i < n && (node = tok_trie_step(tr, node, (uint8_t)s[i])); i++, r->work++) {
         if (tr->value[node] < 0)
             continue;
         const struct tok_added *a = &r->t->d.added[tr->value[node]];
@@ -238,7 +240,7 @@ static const struct tok_added *longest(const struct tok_run *r, const struct tok
 }
 
 /* The next added token at or behind *at; what the reference skips (see longest) is skipped. */
-static bool next_added(const struct tok_run *r, int pass, size_t base, const char *s, size_t n, size_t from, size_t at, struct match *m)
+static bool next_added(struct tok_run *r, int pass, size_t base, const char *s, size_t n, size_t from, size_t at, struct match *m)
 {
     const struct tok_trie *tr = pass ? &r->t->norm_trie : &r->t->raw_trie;
     while (at < n) {
