@@ -299,6 +299,8 @@ int eng_describe(const eng_engine *g, struct buf *b, struct err *e)
     buf_printf(b, "],\"fingerprint\":\"%s\",\"temperature\":%.9g,\"top_p\":%.9g,\"top_k\":%d,\"special_tokens\":", hex,
                (double)m->temperature, (double)m->top_p, m->top_k);
     json_put(b, m->special_tokens);
+    buf_str(b, ",\"format\":");
+    json_put(b, m->format_text);
     buf_char(b, '}');
     buf_free(&tok);
     return b->failed ? err_set(e, ERR_NOMEM, "engine description") : ERR_OK;

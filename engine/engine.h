@@ -55,6 +55,7 @@ struct eng_request {
     uint32_t max_tokens;      /* of output, n_done included; 0: to the end of the context */
     uint32_t min_tokens;      /* end-of-sequence is not sampled before */
     bool ignore_eos;
+    bool markers;             /* text has the control tokens that the model's format names, ENG_MARK before each */
     struct eng_sampling sampling;
     const struct eng_bias *bias; uint32_t n_bias; /* at most ENG_BIAS_MAX, ids different */
     bool logprobs; uint32_t top_logprobs;         /* tokens come with logprobs, and so many alternatives */
@@ -101,7 +102,7 @@ void eng_stats(eng_engine *g, struct eng_stats *s);
 /* The configuration in force after defaults, and the description a gateway gets (JSON object: id, aliases, ctx, seqs, vocab,
  * page_tokens, kv_type, numerics, tokenizer and template digests (hex), eos ids, sampling defaults). Keys as gateway/description.c reads
  * them: id, aliases [], ctx, seqs, vocab, page_tokens, kv_type, numerics, fingerprint, tokenizer (hex), template (hex or null),
- * special_tokens {}, eos [], temperature, top_p, top_k, queue_max, queue_tokens_max. */
+ * special_tokens {}, eos [], temperature, top_p, top_k, queue_max, queue_tokens_max, format {} (engine/format.h). */
 void eng_config_in_force(const eng_engine *g, struct eng_config *c);
 const char *eng_isa(const eng_engine *g); /* the kernels in use: "avx2" */
 int eng_describe(const eng_engine *g, struct buf *json, struct err *e);

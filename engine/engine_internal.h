@@ -22,7 +22,7 @@ struct eng_seq {
     int32_t *tokens; uint32_t n_tokens, tokens_cap; /* prompt, then output */
     uint32_t n_prompt, n_past;       /* tokens of the prompt; tokens whose K and V are in pages */
     uint32_t n_out, max_tokens, min_tokens;
-    bool ignore_eos, started;
+    bool ignore_eos, markers, started;
     struct eng_sampling sampling;
     struct eng_bias *bias; uint32_t n_bias;
     bool logprobs; uint32_t top_logprobs;

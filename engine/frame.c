@@ -128,7 +128,7 @@ int eng_frame_next(struct eng_frame_reader *r, struct eng_frame *f, struct err *
 
 /* ---- SUBMIT -------------------------------------------------------------------------------------------------- */
 
-enum { SUBMIT_IGNORE_EOS = 1, SUBMIT_LOGPROBS = 2 };
+enum { SUBMIT_IGNORE_EOS = 1, SUBMIT_LOGPROBS = 2, SUBMIT_MARKERS = 4 };
 
 bool eng_frame_put_submit(struct buf *b, const struct eng_request *r, uint64_t now_ns)
 {
@@ -139,7 +139,7 @@ bool eng_frame_put_submit(struct buf *b, const struct eng_request *r, uint64_t n
     buf_u64(b, r->text_skip);
     buf_u32(b, r->max_tokens);
     buf_u32(b, r->min_tokens);
-    buf_u32(b, (r->ignore_eos ? SUBMIT_IGNORE_EOS : 0) | (r->logprobs ? SUBMIT_LOGPROBS : 0));
+    buf_u32(b, (r->ignore_eos ? SUBMIT_IGNORE_EOS : 0) | (r->logprobs ? SUBMIT_LOGPROBS : 0) | (r->markers ? SUBMIT_MARKERS : 0));
     buf_f32(b, r->sampling.temperature);
     buf_f32(b, r->sampling.top_p);
     buf_f32(b, r->sampling.min_p);
@@ -264,6 +264,7 @@ int eng_frame_get_submit(const struct eng_frame *f, uint64_t now_ns, struct aren
     uint32_t flags = rd_u32(&d);
     r->ignore_eos = flags & SUBMIT_IGNORE_EOS;
     r->logprobs = flags & SUBMIT_LOGPROBS;
+    r->markers = flags & SUBMIT_MARKERS;
     r->sampling = (struct eng_sampling){.temperature = rd_f32(&d)};
     r->sampling.top_p = rd_f32(&d);
     r->sampling.min_p = rd_f32(&d);
@@ -279,7 +280,7 @@ int eng_frame_get_submit(const struct eng_frame *f, uint64_t now_ns, struct aren
     const char *tenant = rd_blob(&d, &n);
     if (d.bad)
         return refuse(e, "SUBMIT", "the body ends too early");
-    if (flags & ~(uint32_t)(SUBMIT_IGNORE_EOS | SUBMIT_LOGPROBS))
+    if (flags & ~(uint32_t)(SUBMIT_IGNORE_EOS | SUBMIT_LOGPROBS | SUBMIT_MARKERS))
         return refuse(e, "SUBMIT", "unknown flags");
     if (!sane(&r->sampling))
         return refuse(e, "SUBMIT", "expected temperature >= 0, top_p and min_p from 0 to 1, top_k >= 0, finite penalties");

@@ -236,6 +236,10 @@ int eng_model_attach(struct eng_model *m, struct err *e)
     int rc = eng_tok_open(&m->tok, m->catalog, m->plan->vocab, e);
     if (!rc)
         rc = open_text(m, e); /* marks control tokens, which the sheet's stop tokens must be */
+    if (!rc && !(m->format_text = eng_format_choose(m->plan->formats, m->template_text, m->template_len, &m->mem)))
+        rc = err_set(e, ERR_NOMEM, "formats");
+    if (!rc)
+        rc = eng_format_read(&m->format, m->format_text, m->tok, &m->mem, e);
     return rc ? rc : open_defaults(m, e);
 }
 

@@ -2,6 +2,7 @@
 #ifndef SLUICE_ENGINE_MODEL_H
 #define SLUICE_ENGINE_MODEL_H
 #include "engine/chat.h"
+#include "engine/format.h"
 #include "engine/plan.h"
 
 struct eng_model {
@@ -13,6 +14,8 @@ struct eng_model {
     struct arena mem;
     const char *id;                           /* file or directory name without extension, or the first of --alias */
     const char *aliases;                      /* the others, separated by commas; "": none */
+    const struct json *format_text;           /* the sheet's entries that the template chooses: {"tools", "reasoning"} */
+    struct eng_format format;                 /* the same, compiled */
     const struct json *special_tokens;        /* object: bos_token, eos_token, ... */
     float temperature, top_p; int top_k;      /* defaults of the files (generation_config.json, general.sampling.*), else the sheet's */
     bool sampling_from_files;

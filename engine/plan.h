@@ -9,6 +9,7 @@
 #define SLUICE_ENGINE_PLAN_H
 #include "base/arena.h"
 #include "base/err.h"
+#include "base/json.h"
 #include "kernels/backend.h"
 #include "offload/weights.h"
 
@@ -64,6 +65,7 @@ struct eng_plan {
     uint8_t sheet_digest[32];     /* of the merged sheet's canonical text */
     uint32_t vocab, hidden, layers, ctx; /* ctx: what the model was made for */
     struct eng_serving serve;
+    const struct json *formats;   /* {"tools", "reasoning"}: how models of this family spell calls and reasoning (engine/format.h) */
     const char *const *notes; uint32_t n_notes; /* the sheet's `say` that holds here: said once at load */
     uint32_t ctx_use;             /* the context this plan was compiled for: what was asked, else serve.ctx */
     uint32_t ctx_switch;          /* contexts up to this and beyond it give different rope tables (longrope); 0: all give the same */

@@ -42,11 +42,21 @@ static int check_request(const eng_engine *g, const struct eng_request *r, struc
     return ERR_OK;
 }
 
+/* Text of one token. A marker's comes whole, between characters. */
+static int push_text(const eng_engine *g, struct eng_seq *s, int32_t id)
+{
+    const eng_tok *tok = g->model->tok;
+    if (!s->markers || !eng_format_is_marker(&g->model->format, id))
+        return eng_detok_push(tok, &s->detok, id, true, &s->pending);
+    int rc = eng_detok_end(tok, &s->detok, &s->pending);
+    return rc || !buf_char(&s->pending, ENG_MARK) || !eng_tok_bytes(tok, id, &s->pending) ? ERR_NOMEM : ERR_OK;
+}
+
 /* Output of an earlier life goes through the decoder again, so that text continues in the middle of a character or a stop. */
 static int replay(const eng_engine *g, struct eng_seq *s, struct err *e)
 {
     for (uint32_t i = s->n_prompt; i < s->n_tokens; i++) {
-        int rc = eng_detok_push(g->model->tok, &s->detok, s->tokens[i], true, &s->pending);
+        int rc = push_text(g, s, s->tokens[i]);
         if (rc)
             return err_set(e, rc, "decoding token %u of a resumed request", i);
     }
@@ -83,6 +93,7 @@ int eng_seq_new(struct eng_seq **out, const eng_engine *g, const struct eng_requ
     s->n_out = r->n_done;
     s->min_tokens = r->min_tokens;
     s->ignore_eos = r->ignore_eos;
+    s->markers = r->markers;
     s->sampling = r->sampling;
     if ((s->n_bias = r->n_bias))
         memcpy(s->bias, r->bias, r->n_bias * sizeof *s->bias);
@@ -148,7 +159,7 @@ bool eng_seq_token(eng_engine *g, struct eng_seq *s, int32_t id, const struct en
     if (!s->ignore_eos && is_eos(g, id)) {
         *f = ENG_STOP;
         over = true;
-    } else if (eng_detok_push(g->model->tok, &s->detok, id, true, &s->pending) || s->pending.failed) {
+    } else if (push_text(g, s, id) || s->pending.failed) {
         *f = ENG_FAILED;
         err_set(e, ERR_NOMEM, "text of token %d", id);
         return true;

@@ -1,8 +1,10 @@
 /* What a sheet tells people and servers: `serve`, expressions over parameters, evaluated before anything that may ask for the context
- * in force; and `say`, sentences with the condition under which they are true of the files at hand. */
+ * in force; `say`, sentences with the condition under which they are true of the files at hand; and how calls and reasoning are spelled. */
 #include <string.h>
 
+#include "base/buf.h"
 #include "engine/compile_internal.h"
+#include "engine/format.h"
 
 static int number(struct eng_compiler *c, const struct json *s, const char *key, double low, double high, double *out, struct err *e)
 {
@@ -91,4 +93,29 @@ int eng_notes(struct eng_compiler *c, struct err *e)
     c->p->notes = v;
     c->p->n_notes = n;
     return ERR_OK;
+}
+
+int eng_formats(struct eng_compiler *c, struct err *e)
+{
+    static const char *const names[] = {"tools", "reasoning"};
+    struct json *copy = NULL;
+    struct buf b;
+    int rc;
+
+    buf_init(&b, 1u << 20);
+    for (int k = 0; k < 2; k++) {
+        const struct json *v = json_get(c->env.sheet, names[k]);
+        buf_printf(&b, k ? ",\"%s\":" : "{\"%s\":", names[k]);
+        if (v)
+            json_put(&b, v);
+        else
+            buf_str(&b, "{}");
+    }
+    buf_char(&b, '}');
+    rc = b.failed ? err_set(e, ERR_NOMEM, "formats") : json_parse(&copy, b.data, b.len, &json_strict, c->mem, e);
+    buf_free(&b);
+    if (!rc && (rc = eng_format_check(copy, c->mem, e)))
+        return err_prefix(e, rc, "sheet %s", c->env.sheet_name);
+    c->p->formats = copy;
+    return rc;
 }

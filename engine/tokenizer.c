@@ -85,6 +85,11 @@ bool eng_tok_is_control(const eng_tok *t, int32_t id)
     return exists(t, id) && t->added_of[id] >= 0 && control(&t->d.added[t->added_of[id]]);
 }
 
+bool eng_tok_is_special(const eng_tok *t, int32_t id)
+{
+    return exists(t, id) && t->added_of[id] >= 0 && (t->d.added[t->added_of[id]].flags & TOK_SPECIAL);
+}
+
 void eng_tok_mark_template(eng_tok *t, const char *tmpl, size_t n)
 {
     for (uint32_t i = 0; i < t->d.n_added; i++) {

@@ -34,6 +34,7 @@ int32_t eng_tok_find(const eng_tok *t, const char *piece, size_t n); /* -1: none
 /* A control token is one marked special, or an added token that stands literally in the chat template (whitespace ones do not
  * count): eng_tok_mark_template says which, before the tokenizer is shared or saved. */
 bool eng_tok_is_control(const eng_tok *t, int32_t id);
+bool eng_tok_is_special(const eng_tok *t, int32_t id); /* marked special: it leaves no text */
 void eng_tok_mark_template(eng_tok *t, const char *tmpl, size_t n);
 int32_t eng_tok_bos(const eng_tok *t);                            /* -1: none */
 const int32_t *eng_tok_eos(const eng_tok *t, size_t *n);          /* end-of-turn and end-of-text ids: generation stops at any */

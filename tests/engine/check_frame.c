@@ -11,7 +11,7 @@ static const struct eng_bias biases[] = {{7, -100}, {50000, 2.5f}};
 static const struct eng_logprobs logprobs[4] = {{.logprob = -1}, {.logprob = -2, .n_top = 1, .top = {{3, -0.5f}}}, {.logprob = -3}, {.logprob = -4}};
 static const struct eng_frame_tokens tokens = {ids, 4, "text", 4, logprobs};
 static const struct eng_request sample = {
-    .ids = ids, .n_ids = 4, .n_done = 1, .text_skip = 77, .max_tokens = 9, .min_tokens = 3, .ignore_eos = true, .stops = stops,
+    .ids = ids, .n_ids = 4, .n_done = 1, .text_skip = 77, .max_tokens = 9, .min_tokens = 3, .ignore_eos = true, .markers = true, .stops = stops,
     .stop_lens = stop_lens, .n_stops = 2, .deadline_ns = 5000, .priority = -2, .tenant = "acme",
     .sampling = {.temperature = 0.7f, .top_p = 0.9f, .min_p = 0.05f, .top_k = 40, .seed = UINT64_MAX, .choice = 3, .presence = 0.5f, .frequency = -0.25f, .repetition = 1.1f},
     .bias = biases, .n_bias = 2, .logprobs = true, .top_logprobs = 20, .grammar = "root ::= \"a\"", .grammar_n = 12, .grammar_trigger = "<call>", .grammar_trigger_n = 6};
@@ -56,7 +56,7 @@ START_TEST(core)
     put_body(&b, 0);
     struct eng_frame f = frame_of(&b);
     OK(eng_frame_get_submit(&f, 100000, &a, &r, &e));
-    ck_assert(r.id == 42 && r.n_ids == 4 && !memcmp(r.ids, ids, sizeof ids) && r.n_done == 1 && r.text_skip == 77 && r.max_tokens == 9 && r.min_tokens == 3);
+    ck_assert(r.id == 42 && r.n_ids == 4 && !memcmp(r.ids, ids, sizeof ids) && r.n_done == 1 && r.text_skip == 77 && r.max_tokens == 9 && r.min_tokens == 3 && r.markers);
     ck_assert(r.ignore_eos && r.n_stops == 2 && r.stop_lens[1] == 5 && !memcmp(r.stops[1], "END\0x", 5) && r.deadline_ns == 101000 && r.priority == -2);
     ck_assert(!strcmp(r.tenant, "acme") && r.sampling.temperature == 0.7f && r.sampling.top_p == 0.9f && r.sampling.min_p == 0.05f &&
               r.sampling.top_k == 40 && r.sampling.seed == UINT64_MAX);
@@ -247,7 +247,7 @@ START_TEST(errors)
         }
     }
     static const struct { size_t at; uint8_t v[4]; const char *words; } odd[] = {
-        {0, {255, 255, 255, 255}, "as many token ids"}, {4, {4}, "a prompt"}, {24, {4}, "unknown flags"}, {28, {0, 0, 192, 127}, "temperature"},
+        {0, {255, 255, 255, 255}, "as many token ids"}, {4, {4}, "a prompt"}, {24, {8}, "unknown flags"}, {28, {0, 0, 192, 127}, "temperature"},
         {28, {0, 0, 128, 255}, "temperature"}, {32, {0, 0, 0, 64}, "top_p"}, {36, {0, 0, 128, 191}, "min_p"}, {40, {255, 255, 255, 255}, "top_k"},
         {84, {0, 1, 0, 0}, "ends too early"}, {88, {0}, "without NUL"}, {92, {17}, "at most 16"}, {96, {0}, "1 to 256"},
         {64, {0, 0, 128, 127}, "penalties"}, {72, {0, 0, 128, 191}, "penalties"}, {80, {21}, "at most 20"}, {111, {45, 1}, "300 biases"},
