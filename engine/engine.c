@@ -10,7 +10,7 @@
 #include "engine/engine_internal.h"
 #include "offload/ram.h"
 
-enum { DEFAULT_PAGE = 64, DEFAULT_QUEUE = 64 };
+enum { DEFAULT_PAGE = 64, DEFAULT_QUEUE = 64, GRAMMAR_KEEP = 1 << 20, GRAMMAR_MASKS = 64 /* as bits; most are short lists */ };
 
 static uint32_t cores(void)
 {
@@ -63,6 +63,8 @@ static int charge(eng_engine *g, const struct eng_exec_config *x, struct eng_kv_
     g->activation_bytes = eng_exec_bytes(p, x) + (uint64_t)p->vocab * 20 /* the sampler */ + requests;
     if (!g->c.prefix_off)
         g->activation_bytes += eng_prefix_bytes(p, kv);
+    g->grammar_keep = GRAMMAR_KEEP + GRAMMAR_MASKS * 8 * eng_vocab_words(g->vocab);
+    g->activation_bytes += eng_vocab_bytes(g->vocab) + ENG_GRAMMARS_BYTES_MAX + (g->c.seqs + ENG_GRAMMARS_IDLE) * (uint64_t)g->grammar_keep;
     uint64_t fixed = g->weight_bytes + g->activation_bytes, least = eng_kv_bytes(p, kv, 1);
     if (fixed + least > g->c.ram_max)
         return err_set(e, ERR_BUDGET,
@@ -86,6 +88,15 @@ static int open_prefix(eng_engine *g, struct err *e)
     return eng_prefix_open(&g->prefix, p, g->kv, &s, g->c.seqs, e);
 }
 
+static int open_grammars(eng_engine *g, struct err *e)
+{
+    int rc = eng_vocab_open(&g->vocab, g->model->tok, g->model->plan->vocab, e);
+    if (rc || (rc = eng_grammars_open(&g->grammars, g->model->tok, g->c.seqs + g->c.queue_max + ENG_GRAMMARS_IDLE, e)))
+        return rc;
+    g->allowed = calloc(eng_vocab_words(g->vocab) + 1, sizeof *g->allowed);
+    return g->allowed ? ERR_OK : err_set(e, ERR_NOMEM, "token mask");
+}
+
 static int open_parts(eng_engine *g, struct err *e)
 {
     int rc;
@@ -96,7 +107,7 @@ static int open_parts(eng_engine *g, struct err *e)
         return rc;
     struct eng_exec_config x = {.isa = g->c.isa, .precision = g->c.precision, .threads = g->c.threads, .rows_max = g->c.chunk, .picks_max = g->c.seqs};
     struct eng_kv_config kv = {.type = g->c.kv_type, .page_tokens = g->c.page_tokens, .slots = g->c.seqs, .ctx = g->c.ctx, .chunk = g->c.chunk};
-    if ((rc = charge(g, &x, &kv, e)) || (rc = eng_kv_open(&g->kv, p, &kv, e)) || (rc = open_prefix(g, e)) || (rc = pool_open(&g->load_pool, g->c.threads, e)))
+    if ((rc = open_grammars(g, e)) || (rc = charge(g, &x, &kv, e)) || (rc = eng_kv_open(&g->kv, p, &kv, e)) || (rc = open_prefix(g, e)) || (rc = pool_open(&g->load_pool, g->c.threads, e)))
         return rc;
     struct off_weights_config w = {.ram_max = g->weight_bytes, .pool = g->load_pool, .progress = g->c.progress, .ctx = g->c.progress_ctx};
     rc = off_weights_open(&g->weights, g->model->catalog, p->records, p->n_records, p->weights, p->n_weights, &w, e);
@@ -160,6 +171,9 @@ void eng_close(eng_engine *g)
     }
     eng_step_close(g);
     eng_sampler_close(g->sampler);
+    eng_grammars_close(g->grammars);
+    eng_vocab_close(g->vocab);
+    free(g->allowed);
     eng_exec_close(g->exec);
     off_weights_close(g->weights);
     pool_close(g->load_pool);
@@ -215,7 +229,7 @@ int eng_submit(eng_engine *g, const struct eng_request *r, struct err *e)
     rc = enter(g, s, e);
     pthread_mutex_unlock(&g->lock);
     if (rc)
-        eng_seq_free(s);
+        eng_seq_free(g, s);
     return rc;
 }
 

@@ -6,6 +6,8 @@
 
 #include "engine/engine.h"
 #include "engine/exec.h"
+#include "engine/grammar_cache.h"
+#include "engine/guide.h"
 #include "engine/kv.h"
 #include "engine/prefix.h"
 #include "engine/sampler.h"
@@ -26,6 +28,7 @@ struct eng_seq {
     struct eng_sampling sampling;
     struct eng_bias *bias; uint32_t n_bias;
     bool logprobs; uint32_t top_logprobs;
+    struct eng_guide guide;          /* its grammar is leased; none: output is free */
     struct eng_stops stops;
     int32_t stop;                    /* the stop string that was met; -1: none */
     struct eng_detok detok;
@@ -49,6 +52,10 @@ struct eng_engine {
     eng_kv *kv;
     eng_prefix *prefix;              /* NULL: off, or the model's state is not in pages alone */
     eng_sampler *sampler;
+    eng_vocab *vocab;
+    eng_grammars *grammars;
+    size_t grammar_keep;             /* bytes that one grammar's automaton may keep from step to step */
+    uint64_t *allowed;               /* [words of vocab]: the scheduler's, what the sequence at hand may say */
     eng_event_fn event; void *ctx;
     uint64_t weight_bytes, activation_bytes;
 
@@ -84,8 +91,9 @@ void eng_seq_finish(eng_engine *g, struct eng_seq *s, enum eng_finish f, const s
 int eng_self_test(eng_engine *g, struct err *e);
 
 int eng_seq_new(struct eng_seq **out, const eng_engine *g, const struct eng_request *r, struct err *e);
-void eng_seq_free(struct eng_seq *s);
+void eng_seq_free(const eng_engine *g, struct eng_seq *s);
 /* Takes one sampled token into the output; sends TOKEN. Returns true when the sequence is over, with *f. lp: NULL unless asked for. */
 bool eng_seq_token(eng_engine *g, struct eng_seq *s, int32_t id, const struct eng_logprobs *lp, enum eng_finish *f, struct err *e);
+bool eng_seq_is_eos(const eng_engine *g, int32_t id);
 void eng_seq_done(eng_engine *g, struct eng_seq *s, enum eng_finish f, const struct err *why); /* sends DONE with what text is left */
 #endif

@@ -147,4 +147,11 @@ int eng_guide_mask(struct eng_guide *u, uint64_t *bits, struct eng_allowed *a, s
     return eng_grammar_mask(u->grammar, u->state, bits, &a->count, e);
 }
 
+int eng_guide_stuck(const struct eng_guide *u, struct err *e)
+{
+    char where[200];
+    eng_grammar_where(u->grammar, u->state, where, sizeof where);
+    return err_set(e, ERR_INVALID, "the grammar goes nowhere after %u tokens: no token of this model continues it at '%s'", u->n_fed, where);
+}
+
 bool eng_guide_over(const struct eng_guide *u) { return !u->trigger && u->ruling && eng_grammar_over(u->grammar, u->state); }

@@ -39,5 +39,6 @@ int eng_guide_sync(struct eng_guide *u, const eng_vocab *v, const int32_t *out, 
 /* Takes one token. ERR_INVALID: it may not come here, and u stays; in free output that is one that ends the trigger and goes on wrongly. */
 int eng_guide_token(struct eng_guide *u, const eng_vocab *v, int32_t id, struct err *e);
 int eng_guide_mask(struct eng_guide *u, uint64_t *bits /* eng_vocab_words(v); written if ruled */, struct eng_allowed *a, struct err *e);
+int eng_guide_stuck(const struct eng_guide *u, struct err *e); /* nothing may come: ERR_INVALID says where the grammar stands */
 bool eng_guide_over(const struct eng_guide *u);  /* no trigger, and nothing can follow */
 #endif

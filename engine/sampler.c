@@ -163,11 +163,22 @@ static void penalize(eng_sampler *s, float *x, uint32_t n_ids, const struct eng_
             count[d->tokens[i]] = 0;
 }
 
-/* The row with biases and penalties; the row itself when there are none. */
+/* Minus infinity wherever a bit is not set. */
+static void mask(float *x, uint32_t n_ids, const uint64_t *allowed)
+{
+    for (uint32_t at = 0; at < n_ids; at += 64) {
+        uint32_t n = n_ids - at < 64 ? n_ids - at : 64;
+        uint64_t bits = allowed[at / 64];
+        for (uint32_t i = 0; bits != UINT64_MAX && i < n; i++)
+            x[at + i] = bits >> i & 1 ? x[at + i] : -INFINITY;
+    }
+}
+
+/* The row with biases, penalties and mask; the row itself when there are none. */
 static const float *adjusted(eng_sampler *s, const float *logits, uint32_t n_ids, const struct eng_sampling *p, const struct eng_draw *d)
 {
     bool penalties = d->n_tokens && (p->presence != 0 || p->frequency != 0 || (p->repetition > 0 && p->repetition != 1));
-    if (!penalties && !d->n_bias)
+    if (!penalties && !d->n_bias && !d->allowed)
         return logits;
     memcpy(s->y, logits, n_ids * sizeof *s->y);
     for (uint32_t i = 0; i < d->n_bias; i++)
@@ -175,6 +186,8 @@ static const float *adjusted(eng_sampler *s, const float *logits, uint32_t n_ids
             s->y[d->bias[i].id] += d->bias[i].bias;
     if (penalties)
         penalize(s, s->y, n_ids, p, d);
+    if (d->allowed)
+        mask(s->y, n_ids, d->allowed);
     return s->y;
 }
 

@@ -1,6 +1,6 @@
 /* engine/sampler.h - one row of logits -> one token id.
  *
- * Order: candidates are ids < n_ids (rows beyond the tokenizer never win) that are not banned; biases are added, then repetition,
+ * Order: candidates are ids < n_ids (rows beyond the tokenizer never win) that are allowed and not banned; biases are added, then repetition,
  * frequency and presence penalties (in vLLM's order; the latter two by OpenAI's formula); temperature, top-k, top-p, min-p; then one draw of a counter-based generator keyed by (seed, choice, position): a stream that is resumed draws the same numbers.
  * temperature 0 takes the largest logit, the smallest id among equals. No allocation after open. */
 #ifndef SLUICE_ENGINE_SAMPLER_H
@@ -17,6 +17,7 @@ struct eng_draw {
     const int32_t *tokens; uint32_t n_prompt, n_tokens; /* prompt, then output; ids at or above n_ids do not count */
     const struct eng_bias *bias; uint32_t n_bias;
     const int32_t *banned; size_t n_banned;       /* ids that must not be taken now (end of sequence before min_tokens) */
+    const uint64_t *allowed;                      /* NULL: all; else only ids whose bit is set (a grammar's); (n_ids + 63) / 64 words */
 };
 /* ERR_FORMAT: a NaN or nothing finite in the row; *e says where. */
 int eng_sample(eng_sampler *s, const float *logits, uint32_t n_ids, const struct eng_sampling *p, const struct eng_draw *d, int32_t *id, struct err *e);

@@ -39,7 +39,7 @@ int eng_step_open(eng_engine *g, struct err *e)
 void eng_step_close(eng_engine *g)
 {
     for (uint32_t i = 0; i < g->n_live; i++)
-        eng_seq_free(g->live[i]);
+        eng_seq_free(g, g->live[i]);
     free(g->live);
     free(g->seqs);
     free(g->view);
@@ -113,6 +113,41 @@ static void build_step(eng_engine *g)
     }
 }
 
+/* The next token of a sequence, by its own rules: *id, or the end in *f when there is none to take. ERR_INVALID: its grammar goes nowhere. */
+static int next_token(eng_engine *g, struct eng_seq *s, const float *row, uint32_t n_ids, int32_t *id, enum eng_finish *f, struct err *e)
+{
+    struct eng_allowed may = {.may_end = true};
+    size_t n_eos = 0;
+    const int32_t *eos = eng_tok_eos(g->model->tok, &n_eos);
+    bool guided = s->guide.grammar != NULL;
+    int rc = guided ? eng_guide_sync(&s->guide, g->vocab, s->tokens + s->n_prompt, s->n_out, g->grammar_keep, e) : ERR_OK;
+    if (!rc && guided)
+        rc = eng_guide_mask(&s->guide, g->allowed, &may, e);
+    if (rc)
+        return rc;
+    if (may.ruled && !may.count && may.may_end) {
+        *f = ENG_STOP;
+        return ERR_CLOSED;
+    }
+    if (may.ruled && !may.count)
+        return eng_guide_stuck(&s->guide, e);
+    for (size_t i = 0; i < n_eos && may.ruled && may.may_end && !s->ignore_eos; i++)
+        if ((uint32_t)eos[i] < n_ids)
+            g->allowed[eos[i] / 64] |= 1ull << eos[i] % 64;
+    struct eng_draw draw = {.position = s->n_out, .tokens = s->tokens, .n_prompt = s->n_prompt, .n_tokens = s->n_tokens, .bias = s->bias, .n_bias = s->n_bias,
+                            .banned = eos, .n_banned = s->n_out < s->min_tokens ? n_eos : 0, .allowed = may.ruled ? g->allowed : NULL};
+    for (;;) {
+        if ((rc = eng_sample(g->sampler, row, n_ids, &s->sampling, &draw, id, e)) || !guided || (!s->ignore_eos && eng_seq_is_eos(g, *id)))
+            return rc;
+        if ((rc = eng_guide_token(&s->guide, g->vocab, *id, e)) != ERR_INVALID)
+            return rc;
+        if (!draw.allowed) /* free output: a token that ends the trigger and goes on against the grammar */
+            memset(g->allowed, 0xFF, eng_vocab_words(g->vocab) * sizeof *g->allowed);
+        draw.allowed = g->allowed;
+        g->allowed[*id / 64] &= ~(1ull << *id % 64);
+    }
+}
+
 static void take_token(eng_engine *g, struct eng_seq *s, uint32_t pick)
 {
     struct err e = {0};
@@ -122,16 +157,10 @@ static void take_token(eng_engine *g, struct eng_seq *s, uint32_t pick)
     uint32_t n_ids = eng_tok_count(g->model->tok);
     if (n_ids > g->model->plan->vocab)
         n_ids = g->model->plan->vocab;
-    size_t n_banned = 0;
-    const int32_t *eos = eng_tok_eos(g->model->tok, &n_banned);
-    if (s->n_out >= s->min_tokens)
-        n_banned = 0;
     if (!s->first_ns)
         s->first_ns = clock_now_ns();
-    struct eng_draw draw = {.position = s->n_out, .tokens = s->tokens, .n_prompt = s->n_prompt, .n_tokens = s->n_tokens, .bias = s->bias,
-                            .n_bias = s->n_bias, .banned = eos, .n_banned = n_banned};
     struct eng_logprobs lp;
-    if (eng_sample(g->sampler, row, n_ids, &s->sampling, &draw, &id, &e)) {
+    if (next_token(g, s, row, n_ids, &id, &f, &e)) {
         eng_seq_finish(g, s, f, &e);
         return;
     }
@@ -180,7 +209,7 @@ static void sweep_finished(eng_engine *g)
     uint32_t n = 0;
     for (uint32_t i = 0; i < g->n_live; i++) {
         if (g->live[i]->finished)
-            eng_seq_free(g->live[i]);
+            eng_seq_free(g, g->live[i]);
         else
             g->live[n++] = g->live[i];
     }

@@ -34,8 +34,8 @@ static int check_request(const eng_engine *g, const struct eng_request *r, struc
     if (r->n_bias > ENG_BIAS_MAX || r->top_logprobs > ENG_TOP_MAX)
         return err_set(e, ERR_INVALID, "expected at most %d biased tokens and %d top logprobs, found %u and %u", ENG_BIAS_MAX, ENG_TOP_MAX, r->n_bias,
                        r->top_logprobs);
-    if (r->grammar)
-        return err_set(e, ERR_UNSUPPORTED, "grammar: this engine does not enforce one");
+    if (r->grammar_trigger && !r->grammar)
+        return err_set(e, ERR_INVALID, "grammar trigger: expected a grammar beside it");
     for (uint32_t i = 0; i < r->n_bias; i++)
         if (r->bias[i].id < 0 || (uint32_t)r->bias[i].id >= vocab || !isfinite(r->bias[i].bias))
             return err_set(e, ERR_INVALID, "bias of token %d: expected an id below %u and a finite value", r->bias[i].id, vocab);
@@ -66,6 +66,20 @@ static int replay(const eng_engine *g, struct eng_seq *s, struct err *e)
     return ERR_OK;
 }
 
+/* Output of an earlier life goes through the grammar on the scheduler's thread, which owns the automaton. */
+static int lease_grammar(const eng_engine *g, struct eng_seq *s, const struct eng_request *r, struct err *e)
+{
+    eng_grammar *grammar;
+    int rc = r->grammar ? eng_grammars_lease(g->grammars, r->grammar, r->grammar_n, &grammar, e) : ERR_OK;
+    if (!r->grammar || rc)
+        return rc;
+    if ((rc = eng_guide_open(&s->guide, grammar, g->vocab, r->grammar_trigger, r->grammar_trigger_n, e)))
+        eng_grammars_release(g->grammars, grammar);
+    if (rc)
+        s->guide = (struct eng_guide){0};
+    return rc;
+}
+
 int eng_seq_new(struct eng_seq **out, const eng_engine *g, const struct eng_request *r, struct err *e)
 {
     *out = NULL;
@@ -83,7 +97,7 @@ int eng_seq_new(struct eng_seq **out, const eng_engine *g, const struct eng_requ
         (r->n_bias && !(s->bias = malloc(r->n_bias * sizeof *s->bias)))) {
         rc = s->tokens_cap < r->n_ids ? err_set(e, ERR_INVALID, "resumed with %u tokens of output, at most %u were asked for", r->n_done, s->max_tokens)
                                       : err_set(e, ERR_NOMEM, "request of %u tokens", s->tokens_cap);
-        eng_seq_free(s);
+        eng_seq_free(g, s);
         return rc;
     }
     memcpy(s->tokens, r->ids, r->n_ids * sizeof *s->tokens);
@@ -113,18 +127,20 @@ int eng_seq_new(struct eng_seq **out, const eng_engine *g, const struct eng_requ
         memcpy(s->stops.text[i], r->stops[i], r->stop_lens[i]);
     }
     eng_detok_init(&s->detok);
-    if ((g->prefix && (rc = eng_prefix_scope(g->prefix, tenant, s->chain.scope, e))) || (rc = replay(g, s, e))) {
-        eng_seq_free(s);
+    if ((g->prefix && (rc = eng_prefix_scope(g->prefix, tenant, s->chain.scope, e))) || (rc = lease_grammar(g, s, r, e)) || (rc = replay(g, s, e))) {
+        eng_seq_free(g, s);
         return rc;
     }
     *out = s;
     return ERR_OK;
 }
 
-void eng_seq_free(struct eng_seq *s)
+void eng_seq_free(const eng_engine *g, struct eng_seq *s)
 {
     if (!s)
         return;
+    eng_grammars_release(g->grammars, s->guide.grammar);
+    eng_guide_close(&s->guide);
     buf_free(&s->pending);
     free(s->tokens);
     free(s->bias);
@@ -140,7 +156,7 @@ static void skip_sent(struct eng_seq *s)
     s->text_skip -= k;
 }
 
-static bool is_eos(const eng_engine *g, int32_t id)
+bool eng_seq_is_eos(const eng_engine *g, int32_t id)
 {
     size_t n;
     const int32_t *eos = eng_tok_eos(g->model->tok, &n);
@@ -156,7 +172,7 @@ bool eng_seq_token(eng_engine *g, struct eng_seq *s, int32_t id, const struct en
     s->n_out++;
     s->usage.output_tokens = s->n_out;
     bool over = false;
-    if (!s->ignore_eos && is_eos(g, id)) {
+    if (!s->ignore_eos && eng_seq_is_eos(g, id)) {
         *f = ENG_STOP;
         over = true;
     } else if (push_text(g, s, id) || s->pending.failed) {
@@ -171,6 +187,9 @@ bool eng_seq_token(eng_engine *g, struct eng_seq *s, int32_t id, const struct en
         *f = ENG_STOP;
         s->stop = (int32_t)which;
         s->pending.len = ready; /* nothing after it ever leaves */
+        over = true;
+    } else if (!over && s->guide.grammar && eng_guide_over(&s->guide)) {
+        *f = ENG_STOP; /* whole, and nothing may follow: there is no need to ask for the end */
         over = true;
     } else if (!over && (s->n_out >= s->max_tokens || s->n_tokens >= g->c.ctx)) {
         *f = ENG_LENGTH;
