@@ -95,14 +95,10 @@ int eng_compile_segment(struct eng_compiler *c, bool gate, struct err *e)
     return ERR_OK;
 }
 
-/* A register as it is at the end of the segment just closed; it must outlive that segment. */
-static int tap(struct eng_compiler *c, const char *name, bool fixed, struct err *e)
+int eng_compile_tap(struct eng_compiler *c, const char *name, const struct krn_view *v, struct err *e)
 {
-    struct eng_reg *r = find_reg(c, name);
     struct eng_store *s;
 
-    if (!r || r->val.kind != ENG_VAL_REG || !c->n_segs)
-        return ERR_OK;
     if (c->n_taps == c->cap_taps) {
         uint32_t cap = c->cap_taps ? 2 * c->cap_taps : 64;
         struct eng_tap *t = realloc(c->taps, cap * sizeof *t);
@@ -111,12 +107,21 @@ static int tap(struct eng_compiler *c, const char *name, bool fixed, struct err 
         c->taps = t;
         c->cap_taps = cap;
     }
-    s = &c->stores[r->val.view.base];
-    s->fixed = s->fixed || fixed;
+    s = &c->stores[v->base];
     if (s->last < c->n_ops - 1)
-        s->last = c->n_ops - 1;
-    c->taps[c->n_taps++] = (struct eng_tap){r->name, c->segs[c->n_segs - 1].layer, c->n_segs - 1, r->val.view};
+        s->last = c->n_ops - 1; /* it must outlive that segment */
+    c->taps[c->n_taps++] = (struct eng_tap){name, c->segs[c->n_segs - 1].layer, c->n_segs - 1, *v};
     return ERR_OK;
+}
+
+static int tap(struct eng_compiler *c, const char *name, bool fixed, struct err *e)
+{
+    struct eng_reg *r = find_reg(c, name);
+
+    if (!r || r->val.kind != ENG_VAL_REG || !c->n_segs)
+        return ERR_OK;
+    c->stores[r->val.view.base].fixed |= fixed;
+    return eng_compile_tap(c, r->name, &r->val.view, e);
 }
 
 /* ---- the walk --------------------------------------------------------------------------------------------- */
@@ -331,7 +336,7 @@ static void tile_heads(struct eng_compiler *c, uint32_t i)
         w->layout = KRN_TILED;
 }
 
-/* Linears and embeddings read tiled matrices where there is such a layout; everything else stays as published. */
+/* Linears, experts and embeddings read tiled matrices where there is such a layout; everything else stays as published. */
 static void choose_layouts(struct eng_compiler *c)
 {
     for (uint32_t i = 0; i < c->n_ops; i++) {
@@ -341,12 +346,16 @@ static void choose_layouts(struct eng_compiler *c)
             if (op->u.attend.turned)
                 tile_heads(c, op->weight[0]);
         }
-        if ((op->code != KRN_LINEAR && op->code != KRN_EMBED) || op->weight[0] == KRN_NO_WEIGHT)
+        bool experts = op->code == KRN_EXPERTS;
+        if (op->code != KRN_LINEAR && op->code != KRN_EMBED && !experts)
             continue;
-        struct krn_weight *w = &c->b.weights[op->weight[0]];
-        const struct eng_tensor *t = &c->b.tensors[op->weight[0]];
-        if (!strcmp(t->form, "plain") && !t->transposed && t->n_dims == 2 && krn_slot_can(w->type))
-            w->layout = KRN_TILED;
+        for (unsigned s = 0; s < (experts ? 3 : 1); s++)
+            for (uint32_t x = 0; x < (experts ? op->u.experts.n : 1) && op->weight[s] != KRN_NO_WEIGHT; x++) {
+                struct krn_weight *w = &c->b.weights[op->weight[s] + x];
+                const struct eng_tensor *t = &c->b.tensors[op->weight[s] + x];
+                if (!strcmp(t->form, "plain") && !t->transposed && t->n_dims == 2 && krn_slot_can(w->type))
+                    w->layout = KRN_TILED;
+            }
     }
 }
 

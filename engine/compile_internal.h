@@ -37,6 +37,8 @@ int eng_emit(struct eng_compiler *c, const struct eng_arg *call, struct eng_val 
 int eng_compile_arg(struct eng_compiler *c, const struct eng_arg *a, struct eng_val *out, unsigned *n_out, struct err *e); /* a register or a call */
 int eng_compile_at(struct eng_compiler *c, struct err *e, int code, const char *fmt, ...) __attribute__((format(printf, 4, 5))); /* "attn:1: ..." */
 int eng_compile_segment(struct eng_compiler *c, bool gate, struct err *e); /* ends the segment at hand */
+/* A view as it is at the end of the segment just closed; name is borrowed. */
+int eng_compile_tap(struct eng_compiler *c, const char *name, const struct krn_view *v, struct err *e);
 /* states.c: the KV group or recurrent state that $name is at this layer. */
 int eng_state_pages(struct eng_compiler *c, const char *name, uint32_t heads, uint32_t dim_k, uint32_t dim_v, bool latent, uint32_t window, uint32_t *group,
                     uint32_t *layer, struct err *e);

@@ -52,14 +52,15 @@ static int embed(struct eng_operands *o, struct eng_val *out)
     return o->w[0].n_dims == 2 ? eng_emit_call(o, &op, 1, (uint32_t)o->w[0].dims[1], out) : eng_emit_fail(o, "dimensions of the table", 2, o->w[0].n_dims);
 }
 
-static int linear(struct eng_operands *o, struct eng_val *out)
+int eng_emit_linear(struct eng_operands *o, struct eng_val *out)
 {
     struct krn_op op = eng_emit_blank(o);
     const struct eng_bound *w = &o->w[0];
     int rc;
 
+    op.code = KRN_LINEAR;
     if (w->absent)
-        return eng_compile_at(o->c, o->e, ERR_FORMAT, "linear needs @%s, which is not in the files", o->w_name[0]);
+        return eng_compile_at(o->c, o->e, ERR_FORMAT, "%s needs @%s, which is not in the files", o->op->name, o->w_name[0]);
     if (w->n_dims != 2 || w->n != 1)
         return eng_emit_fail(o, "dimensions of the weight", 2, w->n_dims);
     if (eng_emit_width(&o->reg[0].view) != w->dims[1])
@@ -210,7 +211,7 @@ static int simple(struct eng_operands *o, struct eng_val *out)
 static const struct { const char *name; int (*f)(struct eng_operands *, struct eng_val *); } emitters[] = {
     {"add", binary}, {"attend", eng_emit_attend}, {"attend_mla", eng_emit_attend_mla}, {"bank", bank}, {"conv1d", eng_emit_conv1d},
     {"decay", eng_emit_decay}, {"delta", eng_emit_delta}, {"embed", embed}, {"experts", eng_emit_experts}, {"flatten", simple}, {"glu", binary},
-    {"heads", heads}, {"l2norm", norm}, {"linear", linear}, {"mix", mix}, {"mul", binary}, {"pick", simple}, {"push", push}, {"rmsnorm", norm},
+    {"heads", heads}, {"l2norm", norm}, {"linear", eng_emit_linear}, {"mix", mix}, {"mul", binary}, {"pick", simple}, {"push", push}, {"rmsnorm", norm},
     {"rope", rope}, {"route", eng_emit_route}, {"scale", unary}, {"sigmoid", unary}, {"silu", unary}, {"softcap", unary}};
 
 int eng_emit(struct eng_compiler *c, const struct eng_arg *src, struct eng_val *out, unsigned *n_out, struct err *e)

@@ -123,17 +123,15 @@ int eng_emit_args(struct eng_operands *o, const struct eng_arg *src)
 /* The text of an attribute's value: from the call, the sheet's defaults, or the registry. */
 static int attr_weight(struct eng_operands *o, const struct eng_arg *a, struct eng_attr_val *out)
 {
-    struct eng_bound w;
     int rc;
 
-    out->weight = KRN_NO_WEIGHT;
+    out->w.absent = true;
     if (!a || a->kind == ENG_ARG_EXPR)
         return ERR_OK; /* null */
     if (a->kind != ENG_ARG_WEIGHT)
         return eng_compile_at(o->c, o->e, ERR_FORMAT, "%s: attribute %s: expected a tensor (@name)", o->op->name, a->attr);
-    if ((rc = eng_bind(&o->c->b, a->name, &w, o->e)))
+    if ((rc = eng_bind(&o->c->b, a->name, &out->w, o->e)))
         return rc == ERR_NOTFOUND ? eng_compile_at(o->c, o->e, ERR_FORMAT, "no tensor `@%s` in sheet %s", a->name, o->c->env.sheet_name) : rc;
-    out->weight = w.absent ? KRN_NO_WEIGHT : w.first;
     return ERR_OK;
 }
 

@@ -11,7 +11,7 @@
 
 #define ENG_ARGS_MAX 12
 
-struct eng_attr_val { double num; uint32_t weight; const char *text; bool set; };
+struct eng_attr_val { double num; struct eng_bound w; const char *text; bool set; };
 /* One call's operands, sorted by kind in the order of the registry's letters. */
 struct eng_operands {
     struct eng_compiler *c;
@@ -47,6 +47,7 @@ int eng_emit_attend_mla(struct eng_operands *o, struct eng_val *out);
 int eng_emit_conv1d(struct eng_operands *o, struct eng_val *out);
 int eng_emit_decay(struct eng_operands *o, struct eng_val *out);
 int eng_emit_delta(struct eng_operands *o, struct eng_val *out);
+int eng_emit_linear(struct eng_operands *o, struct eng_val *out);
 int eng_emit_route(struct eng_operands *o, struct eng_val *out);
 int eng_emit_experts(struct eng_operands *o, struct eng_val *out);
 #endif

@@ -19,10 +19,8 @@ int eng_emit_attend(struct eng_operands *o, struct eng_val *out)
     op.u.attend.scale = (float)o->attr[0].num;
     op.u.attend.window = (uint32_t)o->attr[1].num;
     op.u.attend.softcap = (float)o->attr[2].num;
-    if (o->attr[3].weight != KRN_NO_WEIGHT) {
-        op.weight[0] = o->attr[3].weight;
-        op.n_weights = 1;
-    }
+    if (!o->attr[3].w.absent)
+        eng_emit_weight(&op, 0, &o->attr[3].w);
     if ((rc = eng_state_pages(o->c, o->state, k->heads, k->dim, v->dim, false, op.u.attend.window, &op.state, &op.state_layer, o->e)))
         return rc;
     return eng_emit_call(o, &op, q->heads, v->dim, out);

@@ -1,5 +1,7 @@
 /* engine/exec.h - runs one step of a plan: leases a segment's weights, submits its list, releases, next segment.
  *
+ * Where experts were routed, the segment's list runs after the host has read the choice: only the chosen experts are leased.
+ *
  * Owns:      the backend and the recorded lists. Leaves: which tokens run (engine/sched.h), KV pages (engine/kv.h), slots (offload).
  * Threads:   one caller. No allocation in run. */
 #ifndef SLUICE_ENGINE_EXEC_H

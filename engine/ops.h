@@ -23,7 +23,7 @@ struct eng_attr {
     const char *words;      /* WORD: "silu gelu ..." */
     const char *dflt;       /* as in a sheet; NULL: must be given */
 };
-#define ENG_OP_ATTRS 8
+#define ENG_OP_ATTRS 9
 
 /* args, a letter each: t token ids, r register, B list register, R routing (what `route` gives), w weight, s state,
  * n integer, f number, q quoted text; `?` after one: may be left out or null; `*` after the last: repeated. */

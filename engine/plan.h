@@ -57,7 +57,8 @@ struct eng_serving {
     const char *const *stop; uint32_t n_stop; /* tokens as written that end a turn, besides those the files name */
 };
 
-struct eng_tap { const char *reg; uint16_t layer; uint32_t segment; struct krn_view view; }; /* a register as it is when that segment ends */
+/* A register as it is when that segment ends: "x", "final_norm"; of a router "router_scores" and "router". */
+struct eng_tap { const char *reg; uint16_t layer; uint32_t segment; struct krn_view view; };
 
 struct eng_plan {
     struct arena mem;
@@ -80,6 +81,7 @@ struct eng_plan {
     struct krn_rope_table *ropes; uint32_t n_ropes;
     uint32_t arena_cols[2];       /* tokens, picked */
     uint32_t linear_cols_max, latent_cols; /* as in krn_backend_config */
+    struct krn_experts_max experts;
     struct krn_view logits;       /* rows picked, width vocab */
     struct eng_tap *taps; uint32_t n_taps; /* embed ("x", KRN_NO_LAYER), "x" after each layer, "final_norm" */
     uint64_t weight_bytes_file, weight_bytes_slot;

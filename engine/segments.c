@@ -134,7 +134,7 @@ static int pack_segment(struct packer *k, struct eng_segment *s)
     return ERR_OK;
 }
 
-/* One record an expert: its gate, up and down. */
+/* One record an expert: its gate, up and down, and their biases. */
 static int pack_experts(struct packer *k, const struct krn_op *op)
 {
     for (uint32_t x = 0; x < op->u.experts.n; x++) {
@@ -142,8 +142,9 @@ static int pack_experts(struct packer *k, const struct krn_op *op)
         if (!(k->name = arena_printf(k->c->mem, "layer %u expert %u", op->layer, x)))
             return err_set(k->e, ERR_NOMEM, "record name");
         k->n_of_name = 0;
-        for (unsigned w = 0; w < 3 && !rc; w++)
-            rc = add_weight(k, op, op->weight[w] + x, false);
+        for (unsigned w = 0; w < op->n_weights && !rc; w++)
+            if (op->weight[w] != KRN_NO_WEIGHT)
+                rc = add_weight(k, op, op->weight[w] + x, false);
         if (rc || (rc = end_record(k)))
             return rc;
     }

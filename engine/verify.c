@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "engine/session.h"
+#include "engine/verify_router.h"
 
 /* Tolerances, of max |a - b| / max |b|. Block-quantised weights are compared with dequantise-then-F32. Off the f32 path (int8
  * activations, f16 pages) there is no bar for a layer, so the last number only catches what is broken: there the text's bar is
@@ -26,7 +27,7 @@ struct run {
     bool *have;
     float *ref;               /* scratch for rows */
     size_t ref_floats;
-    unsigned argmax_bad;
+    unsigned *wrong;          /* rows whose choice differs: of experts, by tap; of the largest logit, the last one */
     struct err e;
     int rc;
 };
@@ -59,14 +60,14 @@ static int read_all(int fd, void *dst, size_t n, uint64_t at, struct err *e)
     return ERR_OK;
 }
 
-/* The whole reference tensor of a name into r->ref; *rows, *cols its shape. ERR_NOTFOUND: the folder has none. */
-static int load_ref(struct run *r, const char *name, uint64_t *rows, uint64_t *cols, struct err *e)
+/* The whole reference tensor of a name (F32 or I32) into r->ref; *rows, *cols its shape. ERR_NOTFOUND: the folder has none. */
+static int load_ref(struct run *r, const char *name, enum krn_type type, uint64_t *rows, uint64_t *cols, struct err *e)
 {
     const struct off_tensor *t = off_catalog_find(r->acts, name, strlen(name));
     if (!t)
         return err_set(e, ERR_NOTFOUND, "reference has no %s", name);
-    if (t->type != KRN_F32 || t->n_dims != 2)
-        return err_set(e, ERR_FORMAT, "reference %s: expected F32 with two axes", name);
+    if (t->type != type || t->n_dims != 2)
+        return err_set(e, ERR_FORMAT, "reference %s: expected %s with two axes", name, krn_types[type].name);
     if (t->bytes / sizeof(float) > r->ref_floats) {
         float *p = realloc(r->ref, t->bytes);
         if (!p)
@@ -97,7 +98,7 @@ static void compare(struct run *r, uint32_t k, const char *name, const struct kr
     snprintf(full, sizeof full, "%s.%s", r->prompt, name);
     if (r->rc)
         return;
-    int rc = load_ref(r, full, &rows, &cols, &r->e);
+    int rc = load_ref(r, full, KRN_F32, &rows, &cols, &r->e);
     if (rc == ERR_NOTFOUND)
         return;
     uint32_t width = view->heads * view->dim;
@@ -120,7 +121,7 @@ static void compare(struct run *r, uint32_t k, const char *name, const struct kr
                 r->worst[k] = d;
         }
         if (logits && argmax(a, width) != argmax(b, width))
-            r->argmax_bad++;
+            r->wrong[k]++;
     }
     r->have[k] = true;
 }
@@ -131,8 +132,78 @@ static void tap_name(const struct eng_tap *t, char *name, size_t n)
         snprintf(name, n, "final_norm");
     else if (t->layer == KRN_NO_LAYER)
         snprintf(name, n, "embed");
+    else if (strcmp(t->reg, "x"))
+        snprintf(name, n, "layer.%u.%s", t->layer, t->reg);
     else
         snprintf(name, n, "layer.%u", t->layer);
+}
+
+/* All arithmetic and all pages in f32. */
+static bool is_f32(const struct run *r)
+{
+    const struct eng_config *c = eng_session_config(r->s);
+    return c->precision == KRN_PREC_F32 && c->kv_type == KRN_F32;
+}
+
+/* Row i of the chunk: its experts against want, and where they are the same their weights. */
+static int compare_choice(struct run *r, uint32_t k, uint32_t i, const float *bias, const int32_t *want, const float *weights, struct err *e)
+{
+    const struct eng_plan *p = eng_session_model(r->s)->plan;
+    const struct eng_segment *s = &p->segments[p->taps[k].segment];
+    const struct krn_op *op = &p->ops[s->op0 + s->n_ops - 1];
+    const float *routing = eng_session_row(r->s, &op->out, i), *scores = eng_session_row(r->s, &op->in[0], i);
+    enum eng_choice choice;
+    float most = 0;
+    for (uint32_t x = 0; x < op->in[0].dim; x++)
+        most = fabsf(scores[x]) > most ? fabsf(scores[x]) : most;
+    int rc = eng_router_compare(op, bias, scores, routing, want, most * (float)(is_f32(r) ? TOL_F32 : TOL_LOOSE), &choice, e);
+    r->wrong[k] += choice == ENG_CHOICE_OTHER;
+    for (uint32_t x = 0; x < op->u.route.k && choice == ENG_CHOICE_SAME; x++) {
+        double d = fabs((double)routing[op->out.head_stride + x] - (double)weights[x]);
+        if (!(d <= r->worst[k]))
+            r->worst[k] = d;
+        if (fabs((double)weights[x]) > r->scale[k])
+            r->scale[k] = fabs((double)weights[x]);
+    }
+    return rc;
+}
+
+/* The chunk's rows of a router against "<prompt>.layer.<i>.router_ids" and ".router_weights". */
+static void compare_router(struct run *r, uint32_t k, const char *name)
+{
+    const struct eng_plan *p = eng_session_model(r->s)->plan;
+    const struct eng_segment *s = &p->segments[p->taps[k].segment];
+    const struct krn_op *op = &p->ops[s->op0 + s->n_ops - 1];
+    char full[256];
+    uint64_t rows = 0, cols = 0, same_rows = 0, same_cols = 0;
+    int32_t *ids = NULL;
+    float *bias = NULL;
+    if (r->rc)
+        return;
+    snprintf(full, sizeof full, "%s.%s_ids", r->prompt, name);
+    int rc = load_ref(r, full, KRN_I32, &rows, &cols, &r->e);
+    if (rc == ERR_NOTFOUND)
+        return;
+    if (!rc && (cols != op->u.route.k || rows != r->n_all))
+        rc = err_set(&r->e, ERR_FORMAT, "reference %s: expected [%u, %u], found [%llu, %llu]", full, r->n_all, op->u.route.k, (unsigned long long)rows, (unsigned long long)cols);
+    if (!rc && (!(ids = malloc(rows * cols * sizeof *ids)) || !(bias = malloc(op->in[0].dim * sizeof *bias))))
+        rc = err_set(&r->e, ERR_NOMEM, "reference %s", full);
+    if (!rc) {
+        memcpy(ids, r->ref, rows * cols * sizeof *ids);
+        snprintf(full, sizeof full, "%s.%s_weights", r->prompt, name);
+        rc = load_ref(r, full, KRN_F32, &same_rows, &same_cols, &r->e);
+    }
+    if (!rc && (rows != same_rows || cols != same_cols))
+        rc = err_set(&r->e, ERR_FORMAT, "reference %s: its shape is not that of the ids", full);
+    bool biased = op->n_weights && op->weight[0] != KRN_NO_WEIGHT;
+    if (!rc && biased)
+        krn_weight_row(&p->weights[op->weight[0]], 0, bias);
+    for (uint32_t i = 0; i < r->n_rows && !rc; i++)
+        rc = compare_choice(r, k, i, biased ? bias : NULL, ids + (r->row0 + i) * cols, r->ref + (r->row0 + i) * cols, &r->e);
+    r->have[k] = !rc;
+    r->rc = rc;
+    free(ids);
+    free(bias);
 }
 
 static void on_segment(void *ctx, uint32_t segment)
@@ -146,7 +217,10 @@ static void on_segment(void *ctx, uint32_t segment)
         if (p->taps[i].segment != segment)
             continue;
         tap_name(&p->taps[i], name, sizeof name);
-        compare(r, i, name, &p->taps[i].view, false);
+        if (!strcmp(p->taps[i].reg, "router"))
+            compare_router(r, i, name);
+        else
+            compare(r, i, name, &p->taps[i].view, false);
     }
     if (segment == p->n_segments - 1)
         compare(r, p->n_taps, "logits", &p->logits, true);
@@ -231,13 +305,6 @@ static void check_ids(struct run *r, const char *prompt, const char *text, const
     eng_ids_free(&got);
 }
 
-/* All arithmetic and all pages in f32. */
-static bool is_f32(const struct run *r)
-{
-    const struct eng_config *c = eng_session_config(r->s);
-    return c->precision == KRN_PREC_F32 && c->kv_type == KRN_F32;
-}
-
 static void report_layers(struct run *r)
 {
     const struct eng_plan *p = eng_session_model(r->s)->plan;
@@ -252,13 +319,18 @@ static void report_layers(struct run *r)
             tap_name(&p->taps[k], tap, sizeof tap);
         else
             snprintf(tap, sizeof tap, "logits");
-        snprintf(name, sizeof name, "%s.%s", r->prompt, tap);
+        bool router = k < p->n_taps && !strcmp(p->taps[k].reg, "router");
+        if (router) {
+            snprintf(name, sizeof name, "%s.%s_ids", r->prompt, tap);
+            count_line(r->v, name, r->wrong[k], r->n_all);
+        }
+        snprintf(name, sizeof name, "%s.%s%s", r->prompt, tap, router ? "_weights" : "");
         eng_verify_line(r->v, name, r->worst[k] / (r->scale[k] > 0 ? r->scale[k] : 1), !f32 ? TOL_LOOSE : blocks ? TOL_QUANT_F32 : TOL_F32);
     }
     if (r->have[p->n_taps]) {
         char name[128];
         snprintf(name, sizeof name, "%s.argmax", r->prompt);
-        count_line(r->v, name, r->argmax_bad, r->n_all);
+        count_line(r->v, name, r->wrong[p->n_taps], r->n_all);
     }
 }
 
@@ -273,7 +345,7 @@ static int one_fixture_prompt(struct run *r, const struct json *p, struct err *e
     memset(r->worst, 0, slots * sizeof *r->worst);
     memset(r->scale, 0, slots * sizeof *r->scale);
     memset(r->have, 0, slots * sizeof *r->have);
-    r->argmax_bad = 0;
+    memset(r->wrong, 0, slots * sizeof *r->wrong);
     eng_session_drop(r->s, 0);
     if (r->v->what & ENG_VERIFY_TEXT)
         check_ids(r, r->prompt, json_str(json_get(p, "text")), ids, n);
@@ -389,7 +461,8 @@ static int run_prompts(struct run *r, const struct json *prompts, struct err *e)
     r->worst = calloc(slots, sizeof *r->worst);
     r->scale = calloc(slots, sizeof *r->scale);
     r->have = calloc(slots, sizeof *r->have);
-    if (!r->worst || !r->scale || !r->have)
+    r->wrong = calloc(slots, sizeof *r->wrong);
+    if (!r->worst || !r->scale || !r->have || !r->wrong)
         return err_set(e, ERR_NOMEM, "verify");
     for (size_t i = 0; i < prompts->n && !rc; i++)
         if (!(rc = suit_session(r, prompts->items[i], longest, e)))
@@ -427,6 +500,7 @@ int eng_verify_run(struct eng_verify *v, struct err *e)
     free(r.worst);
     free(r.scale);
     free(r.have);
+    free(r.wrong);
     free(r.ref);
     arena_free(&a);
     return rc;

@@ -50,6 +50,7 @@ struct krn_backend_config {
     const struct krn_rope_table *ropes; uint32_t n_ropes; /* borrowed for the backend's life */
     uint32_t linear_cols_max;      /* widest input of any linear: sizes the activation-quantisation scratch */
     uint32_t latent_cols;          /* most heads * (rank + rope) of any latent attention: absorbed queries, a row a token */
+    struct krn_experts_max { uint32_t n, k, in, mid; } experts; /* of any EXPERTS call: how many, chosen a row, widths; n 0: none */
 };
 
 typedef struct krn_backend krn_backend;

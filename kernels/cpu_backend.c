@@ -11,7 +11,7 @@
 static enum krn_support cpu_supports(enum krn_opcode code, enum krn_type weight)
 {
     switch (code) {
-    case KRN_LINEAR: {
+    case KRN_LINEAR: case KRN_EXPERTS: {
         int tiled = krn_slot_can(weight) ? krn_linear_support(weight, KRN_TILED) : KRN_LINEAR_NONE;
         if (tiled == KRN_LINEAR_FAST) return KRN_FAST;
         return tiled != KRN_LINEAR_NONE || krn_linear_support(weight, KRN_PLAIN) != KRN_LINEAR_NONE ? KRN_PLAIN_C : KRN_MISSING;
@@ -23,7 +23,7 @@ static enum krn_support cpu_supports(enum krn_opcode code, enum krn_type weight)
     }
     case KRN_ATTEND_MLA:
         return krn_linear_support(weight, krn_slot_can(weight) ? KRN_TILED : KRN_PLAIN) == KRN_LINEAR_NONE ? KRN_MISSING : KRN_FAST;
-    case KRN_RMSNORM: case KRN_ATTEND:
+    case KRN_RMSNORM: case KRN_ATTEND: case KRN_ROUTE:
         return weight == KRN_F32 || weight == KRN_F16 || weight == KRN_BF16 ? KRN_FAST : KRN_MISSING;
     case KRN_L2NORM: case KRN_ADD: case KRN_MUL: case KRN_SCALE: case KRN_SIGMOID: case KRN_SILU: case KRN_SOFTCAP: case KRN_GLU:
     case KRN_ROPE: case KRN_PICK: case KRN_COPY:
@@ -51,8 +51,8 @@ static size_t latent_bytes(const struct krn_backend_config *c) { return bytes3(c
 
 static size_t cpu_bytes(const struct krn_backend_config *c)
 {
-    size_t n = sizeof(krn_backend), parts[5] = {arena_bytes(c, 0), arena_bytes(c, 1), row_bytes(c), quant_bytes(c), latent_bytes(c)};
-    for (int i = 0; i < 5; i++)
+    size_t n = sizeof(krn_backend), parts[6] = {arena_bytes(c, 0), arena_bytes(c, 1), row_bytes(c), quant_bytes(c), latent_bytes(c), cpu_experts_bytes(c)};
+    for (int i = 0; i < 6; i++)
         if (__builtin_add_overflow(n, parts[i], &n)) return SIZE_MAX;
     for (uint32_t i = 0; i < c->n_ropes; i++)
         if (__builtin_add_overflow(n, rope_bytes(c, i), &n)) return SIZE_MAX;
@@ -92,6 +92,7 @@ static void cpu_close(krn_backend *b)
     free(b->ropes);
     free(b->row_seq);
     free(b->slots);
+    cpu_experts_close(&b->experts);
     free(b->scratch);
     free(b->quant);
     free(b->latent);
@@ -115,6 +116,7 @@ static bool allocate(krn_backend *b)
     for (unsigned i = 0; i < 3; i++) b->rope_pos[i] = b->row_seq + (i + 1) * (size_t)c->rows_max[0];
     if (quant_bytes(c) && !(b->quant = zeroed((quant_bytes(c) + 63) & ~(size_t)63))) return false;
     if (latent_bytes(c) && !(b->latent = zeroed(latent_bytes(c)))) return false;
+    if (!cpu_experts_open(&b->experts, c)) return false;
     if (!(b->ropes = calloc(c->n_ropes + 1, sizeof *b->ropes))) return false;
     for (uint32_t i = 0; i < c->n_ropes; i++) {
         if (!(b->ropes[i].c = zeroed(rope_bytes(c, i)))) return false;
@@ -154,8 +156,8 @@ static int check_rows(krn_backend *b, const krn_list *l, const struct krn_step *
         for (uint32_t r = 0; r < s->n_tokens; r++)
             if (s->tokens[r] < 0 || (uint32_t)s->tokens[r] >= vocab) return err_set(e, ERR_INVALID, "token %d of a vocabulary of %u", s->tokens[r], vocab);
     }
-    for (size_t i = 0; i < l->n_plan; i++)
-        for (unsigned k = 0; k < l->plan[i].n_weights; k++) {
+    for (size_t i = 0; i < l->n_plan; i++) /* of experts only the chosen ones are needed: cpu_experts_prepare */
+        for (unsigned k = 0; k < l->plan[i].n_weights && l->plan[i].code != KRN_EXPERTS; k++) {
             const struct krn_weight *w = cpu_weight(l, &l->plan[i], k);
             if (w && !w->data) return err_set(e, ERR_INVALID, "call %zu, %s: weight %u is not leased", i, krn_op_name(l->plan[i].code), k);
         }
@@ -235,6 +237,7 @@ static int cpu_submit(krn_backend *b, krn_list *l, const struct krn_step *step, 
     b->step = step;
     b->list = l;
     if (!rc && l->geometries) rc = prepare_attention(b, l, step, e);
+    if (!rc && l->moe.op) rc = cpu_experts_prepare(b, l, e);
     if (rc || !step->n_tokens) return rc;
     prepare_angles(b, l, step);
     for (size_t i = 0; i < l->n; i++) {

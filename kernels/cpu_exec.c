@@ -1,6 +1,7 @@
 /* kernels/cpu_exec.c - what each worker does: its share of every op of a list, meeting the others where cpu_order.c says. */
 #include <string.h>
 #include "kernels/cpu_internal.h"
+#include "kernels/route.h"
 
 /* Worker w's part of n things in units of g. */
 struct part { uint32_t from, to; };
@@ -75,6 +76,13 @@ static void row_op(const krn_backend *b, const struct cpu_op *x, uint32_t row, c
     }
 }
 
+static void route_row(const krn_backend *b, const struct cpu_op *x, uint32_t row, const float *bias, float *scratch)
+{
+    const struct krn_op *op = x->op;
+    struct krn_router_spec p = {op->u.route.kind, x->in[0].dim, op->u.route.k, op->u.route.groups, op->u.route.keep, op->u.route.norm, op->u.route.norm_eps, op->u.route.scale};
+    krn_route(b->ops, &p, at(&x->in[0], row, 0), bias, scratch, at(&x->out, row, 0), at(&x->out, row, 1));
+}
+
 static void run_rows(const krn_backend *b, const struct cpu_op *x, unsigned class, unsigned worker, unsigned workers)
 {
     uint32_t n = cpu_rows(b, &x->out);
@@ -86,8 +94,12 @@ static void run_rows(const krn_backend *b, const struct cpu_op *x, unsigned clas
     }
     struct part p = part_of(n, 1, worker, workers);
     if (p.from == p.to) return;
-    const float *w = x->op->code == KRN_RMSNORM ? vector(cpu_weight(b->list, x->op, 0), scratch) : NULL;
-    for (uint32_t r = p.from; r < p.to; r++) row_op(b, x, r, w);
+    bool route = x->op->code == KRN_ROUTE;
+    const float *w = x->op->code == KRN_RMSNORM || route ? vector(cpu_weight(b->list, x->op, 0), scratch) : NULL;
+    for (uint32_t r = p.from; r < p.to; r++) {
+        if (route) route_row(b, x, r, w, scratch + x->in[0].dim);
+        else row_op(b, x, r, w);
+    }
 }
 
 /* ---- linear ---------------------------------------------------------------------------------------------------------- */
@@ -222,6 +234,7 @@ static bool run_op(const krn_backend *b, struct cpu_op *x, unsigned class, unsig
     case CPU_LINEAR: return run_linear(b, x, workers);
     case CPU_ATTEND: return run_attend(b, x, worker);
     case CPU_ABSORB: case CPU_UNFOLD: return run_heads(b, x, worker);
+    case CPU_MOE_IN: case CPU_MOE_UP: case CPU_MOE_DOWN: return cpu_experts_run(b, x, worker, workers);
     }
     return false;
 }

@@ -3,7 +3,8 @@
  * cpu_backend.c  open, close, submit: checks a step and starts the workers
  * cpu_record.c   plan calls -> executable ops: pointers, functions, quantisations, attention geometry
  * cpu_order.c    where workers must wait for each other
- * cpu_exec.c     what a worker does for each kind of op */
+ * cpu_exec.c     what a worker does for each kind of op
+ * cpu_experts.c  routed experts: who goes where in this step, and their three matrices */
 #ifndef SLUICE_KERNELS_CPU_INTERNAL_H
 #define SLUICE_KERNELS_CPU_INTERNAL_H
 #include <stdatomic.h>
@@ -22,8 +23,9 @@ struct cpu_view {
     uint8_t rows;          /* 0 tokens, 1 picked: also the arena */
 };
 
-/* ABSORB and UNFOLD: latent.h's way in and out, a head a unit. */
-enum cpu_kind { CPU_ROW, CPU_QUANTISE, CPU_LINEAR, CPU_STORE, CPU_ATTEND, CPU_ABSORB, CPU_UNFOLD };
+/* ABSORB and UNFOLD: latent.h's way in and out, a head a unit. EXPERTS becomes three: inputs gathered and quantised; gate, up and
+ * activation; down and the weighted sum. */
+enum cpu_kind { CPU_ROW, CPU_QUANTISE, CPU_LINEAR, CPU_STORE, CPU_ATTEND, CPU_ABSORB, CPU_UNFOLD, CPU_MOE_IN, CPU_MOE_UP, CPU_MOE_DOWN };
 /* How the work of an op is dealt to the workers. Ops that deal the same rows alike need no barrier between them. */
 enum cpu_deal { CPU_BY_ROWS, CPU_BY_COLS, CPU_BY_TILES, CPU_BY_UNITS };
 
@@ -56,12 +58,26 @@ struct cpu_geometry {
 
 struct cpu_rope { float *c, *s; }; /* [rows_max[0]][n_freq] */
 
+/* The experts that a step's rows were sent to, and what they work on. One for all lists: their EXPERTS calls run one by one. */
+struct cpu_group { uint32_t expert, first, n; }; /* pairs [first, first + n) */
+struct cpu_experts {
+    struct cpu_group *group; uint32_t n_groups, n_pairs; /* a pair: a row and one of its experts; sorted by expert, then row */
+    uint32_t *row;                 /* [pairs] */
+    uint32_t *pair;                /* [rows * k] pair of the i-th choice of a row */
+    uint32_t *count;               /* [experts] pairs so far */
+    float *x, *mid;                /* [pairs][in], [pairs][mid] */
+    void *x_quant, *mid_quant;     /* krn_operand scratch of both */
+};
+/* What record found out about a list's EXPERTS call. */
+struct cpu_moe { const struct krn_op *op; struct cpu_view in, route; uint32_t n_in, mid, n_out, k; bool x_f32, x_int8, mid_int8; };
+
 struct krn_list {
     struct cpu_op *ops; size_t n;
     const struct krn_op *plan; size_t n_plan;
     const struct krn_weight *weights;
     bool uses_rope, uses_tokens;
     uint32_t geometries;           /* bit g: has attention of geometry g */
+    struct cpu_moe moe;            /* op NULL: none; a list has one at most */
 };
 
 struct krn_backend {
@@ -79,6 +95,7 @@ struct krn_backend {
     struct cpu_geometry geometry[CPU_GEOMETRIES]; uint32_t n_geometries;
     float *scratch; size_t scratch_floats; /* per worker */
     float *slots; size_t slots_floats;
+    struct cpu_experts experts;
     /* the step under way */
     const struct krn_step *step;
     krn_list *list;
@@ -89,16 +106,26 @@ static inline uint32_t cpu_rows(const struct krn_backend *b, const struct cpu_vi
 static inline enum cpu_deal cpu_deal_of(const struct cpu_op *x, unsigned class)
 {
     if (x->kind == CPU_LINEAR) return CPU_BY_TILES;
-    if (x->kind == CPU_ATTEND || x->kind == CPU_ABSORB || x->kind == CPU_UNFOLD) return CPU_BY_UNITS;
+    if (x->kind >= CPU_ATTEND) return CPU_BY_UNITS;
     return x->wide && class < CPU_CLASS_ONE && (class >> x->out.rows & 1) ? CPU_BY_COLS : CPU_BY_ROWS;
 }
-static inline bool cpu_parallel(const struct cpu_op *x) { return x->kind == CPU_LINEAR || cpu_deal_of(x, 0) == CPU_BY_UNITS; }
+static inline bool cpu_parallel(const struct cpu_op *x) { return x->kind == CPU_LINEAR || (x->kind >= CPU_ATTEND && x->kind != CPU_MOE_IN); }
 static inline const struct krn_weight *cpu_weight(const struct krn_list *l, const struct krn_op *op, unsigned i)
 {
     return i < op->n_weights && op->weight[i] != KRN_NO_WEIGHT ? &l->weights[op->weight[i]] : NULL;
 }
 /* The attention call of a STORE or ATTEND op in the step under way. */
 struct krn_attend cpu_attend_of(const struct krn_backend *b, const struct cpu_op *x);
+
+/* cpu_experts.c. bytes: of the buffers, SIZE_MAX: too many. record: checks a list's EXPERTS call and appends its three ops; views are
+ * resolved by the caller. prepare: reads the routing on the submitting thread. run: true: this worker finished the last piece. */
+size_t cpu_experts_bytes(const struct krn_backend_config *c);
+bool cpu_experts_open(struct cpu_experts *x, const struct krn_backend_config *c);
+void cpu_experts_close(struct cpu_experts *x);
+int cpu_experts_record(krn_backend *b, krn_list *l, struct err *e);
+size_t cpu_experts_scratch(const krn_backend *b, const krn_list *l); /* floats a worker */
+int cpu_experts_prepare(krn_backend *b, const krn_list *l, struct err *e);
+bool cpu_experts_run(const krn_backend *b, struct cpu_op *x, unsigned worker, unsigned workers);
 
 int cpu_record(krn_backend *b, const struct krn_op *ops, size_t n, const struct krn_weight *weights, krn_list **out, struct err *e);
 void cpu_list_free(krn_list *l);

@@ -7,7 +7,7 @@
  * the first, on the worker that finishes its last piece, so that one barrier a parallel op is enough. */
 #include "kernels/cpu_internal.h"
 
-enum { SPACE_QUANT = 2, SPACE_SLOTS = 3, SPACE_LATENT = 4, SPACE_STATE = 5 }; /* 0 and 1 are the arenas */
+enum { SPACE_QUANT = 2, SPACE_SLOTS, SPACE_LATENT, SPACE_MOE_IN, SPACE_MOE_MID, SPACE_STATE }; /* 0 and 1 are the arenas */
 struct touch { uint32_t space, lo, hi; bool write; const struct cpu_view *view; };
 struct touches { struct touch t[8]; unsigned n; };
 
@@ -55,6 +55,20 @@ static void touches_of(const struct cpu_op *x, struct touches *s)
         break;
     case CPU_UNFOLD:
         put(s, SPACE_LATENT, 0, 1, false, NULL);
+        view(s, &x->out, true);
+        break;
+    case CPU_MOE_IN:
+        view(s, &x->in[0], false);
+        put(s, SPACE_MOE_IN, 0, 1, true, NULL);
+        break;
+    case CPU_MOE_UP:
+        view(s, &x->in[0], false); /* the input itself where one row meets f32 weights */
+        put(s, SPACE_MOE_IN, 0, 1, false, NULL);
+        put(s, SPACE_MOE_MID, 0, 1, true, NULL);
+        break;
+    case CPU_MOE_DOWN:
+        view(s, &x->in[1], false);
+        put(s, SPACE_MOE_MID, 0, 1, false, NULL);
         view(s, &x->out, true);
         break;
     }

@@ -2,6 +2,7 @@
  * one input joined behind one quantisation, attention split into store and attend, scratch sized. */
 #include <stdlib.h>
 #include "kernels/cpu_internal.h"
+#include "kernels/route.h"
 
 struct rec {
     krn_backend *b;
@@ -86,6 +87,17 @@ static int embed(struct rec *r)
     return ERR_OK;
 }
 
+static int route(struct rec *r)
+{
+    const struct cpu_view *in = &r->x->in[0], *out = &r->x->out;
+    const struct krn_weight *bias = cpu_weight(r->l, r->op, 0);
+    uint32_t n = in->dim, k = r->op->u.route.k, groups = r->op->u.route.groups, keep = r->op->u.route.keep;
+    if (in->heads != 1 || out->heads != 2 || out->dim != k || in->rows || out->rows) return bad(r, "expected a row of scores, and k numbers and k weights");
+    if (!k || k > KRN_ROUTE_K_MAX || !groups || n % groups || !keep || keep > groups || k > (uint64_t)keep * (n / groups)) return bad(r, "no such choice of experts");
+    if (bias && (uint64_t)bias->rows * bias->cols != n) return bad(r, "the bias does not have one number an expert");
+    return ERR_OK;
+}
+
 static int row_op(struct rec *r)
 {
     struct cpu_op *x = r->x;
@@ -103,6 +115,7 @@ static int row_op(struct rec *r)
     case KRN_EMBED: return embed(r);
     case KRN_RMSNORM: case KRN_L2NORM: return norm(r);
     case KRN_ROPE: return rope(r);
+    case KRN_ROUTE: return route(r);
     case KRN_PICK: if (!x->out.rows) return bad(r, "the output is not a register of picked rows"); break;
     default: break;
     }
@@ -267,19 +280,46 @@ static int latent(struct rec *r)
     return ERR_OK;
 }
 
+/* ---- routed experts -------------------------------------------------------------------------------------------------- */
+static int experts(struct rec *r)
+{
+    struct cpu_moe *m = &r->l->moe;
+    struct cpu_view *in = &m->in, *route = &m->route, *out = &r->x->out;
+    int rc = r->op->n_in < 2 ? bad(r, "expected the input and its routing") : m->op ? bad(r, "a second call in one list") : resolve(r, &r->op->out, out);
+    if (!rc) rc = resolve(r, &r->op->in[0], in);
+    if (!rc) rc = resolve(r, &r->op->in[1], route);
+    if (rc) return rc;
+    if (in->rows || route->rows || out->rows || !flat(in) || !flat(out) || route->heads != 2) return bad(r, "expected rows of tokens, and two rows of routing");
+    if (out->lo < route->hi && route->lo < out->hi) return bad(r, "output and routing overlap");
+    for (const struct krn_op *p = r->l->plan; p < r->op; p++)
+        if (p->out.rows == r->op->in[1].rows && p->out.base < route->hi && route->lo < p->out.base + p->out.stride) return bad(r, "the routing is written in the same list: the host reads it between two");
+    flatten(in);
+    flatten(out);
+    m->op = r->op;
+    m->n_in = in->dim;
+    m->n_out = out->dim;
+    m->k = route->dim;
+    return cpu_experts_record(r->b, r->l, r->e);
+}
+
 /* Floats of scratch that a worker needs for this op. */
-static size_t scratch_of(const krn_backend *b, const struct cpu_op *x)
+static size_t scratch_of(const krn_backend *b, const krn_list *l, const struct cpu_op *x)
 {
     const struct cpu_geometry *g = &b->geometry[x->geometry];
     if (x->kind == CPU_ATTEND) return krn_attend_scratch(g->heads / g->kv_heads, g->dim, g->dim_v, g->latent) + g->heads + 16;
     if (x->kind == CPU_ABSORB) return krn_latent_scratch(x->in[0].dim, g->dim_v);
     if (x->kind == CPU_UNFOLD) return g->dim_v;
+    if (x->kind == CPU_MOE_UP) return cpu_experts_scratch(b, l);
+    if (x->kind == CPU_ROW && x->op->code == KRN_ROUTE) return x->in[0].dim + KRN_ROUTE_SCRATCH(x->in[0].dim);
     return x->kind == CPU_ROW ? x->out.dim : 0;
 }
 static int grow_scratch(krn_backend *b, const krn_list *l, struct err *e)
 {
     size_t need = 0;
-    for (size_t i = 0; i < l->n; i++) need = scratch_of(b, &l->ops[i]) > need ? scratch_of(b, &l->ops[i]) : need;
+    for (size_t i = 0; i < l->n; i++) {
+        size_t n = scratch_of(b, l, &l->ops[i]);
+        need = n > need ? n : need;
+    }
     need = (need + 63) & ~(size_t)63;
     if (need <= b->scratch_floats) return ERR_OK;
     float *p = aligned_alloc(64, need * b->cfg.threads * sizeof *p);
@@ -312,6 +352,7 @@ int cpu_record(krn_backend *b, const struct krn_op *ops, size_t n, const struct 
         else if (ops[i].code == KRN_LINEAR) rc = linear(&r, n - i, &taken);
         else if (ops[i].code == KRN_ATTEND) rc = attend(&r);
         else if (ops[i].code == KRN_ATTEND_MLA) rc = latent(&r);
+        else if (ops[i].code == KRN_EXPERTS) rc = experts(&r);
         else if (!(rc = row_op(&r))) l->n++;
     }
     if (!rc) rc = grow_scratch(b, l, e);

@@ -28,7 +28,10 @@ enum krn_opcode {
     KRN_PICK,       /* rows of a token register -> rows of a picked register                                          */
     KRN_COPY,       /* out = in (a register re-bound into a list slot, or compacted)                                  */
     /* mixture of experts, latent attention, recurrent layers, attention residuals */
-    KRN_ATTEND_MLA, KRN_ROUTE, KRN_EXPERTS, KRN_CONV1D, KRN_DECAY, KRN_DELTA, KRN_MIX,
+    KRN_ATTEND_MLA,
+    KRN_ROUTE,      /* router scores [E] (+ correction bias w0) -> [2][k]: chosen experts ascending, their weights; see route.h */
+    KRN_EXPERTS,    /* sum over the chosen e of weight_e * down_e(act(gate_e in0) * up_e in0); in1: a routing of an earlier list */
+    KRN_CONV1D, KRN_DECAY, KRN_DELTA, KRN_MIX,
     /* vision */
     KRN_LAYERNORM, KRN_ACT, KRN_ADD_TABLE, KRN_ADD_GRID, KRN_ATTEND_ALL, KRN_ROPE_GRID, KRN_ORDER, KRN_CONCAT_UNITS,
     KRN_RASTER_UNITS, KRN_POOL, KRN_SHUFFLE, KRN_PLACE,
@@ -51,7 +54,7 @@ enum krn_pairs { KRN_PAIRS_HALVES, KRN_PAIRS_ADJACENT };
 enum krn_router { KRN_ROUTER_SOFTMAX, KRN_ROUTER_SIGMOID, KRN_ROUTER_TOPK_SOFTMAX };
 
 #define KRN_OP_INPUTS 6
-#define KRN_OP_WEIGHTS 5
+#define KRN_OP_WEIGHTS 6
 #define KRN_NO_WEIGHT UINT32_MAX
 #define KRN_NO_STATE UINT32_MAX
 #define KRN_NO_LAYER UINT16_MAX
@@ -61,7 +64,8 @@ struct krn_op {
     uint16_t layer;                       /* KRN_NO_LAYER outside the layers */
     uint8_t n_in, n_weights;
     struct krn_view in[KRN_OP_INPUTS], out; /* out may equal in[0] where the registry says in_place */
-    uint32_t weight[KRN_OP_WEIGHTS];      /* indices into the plan's tensors (experts: first of `experts`), KRN_NO_WEIGHT: absent */
+    uint32_t weight[KRN_OP_WEIGHTS];      /* indices into the plan's tensors, KRN_NO_WEIGHT: absent. EXPERTS: the first of u.experts.n
+                                           * of gate, up, down and of the biases of each */
     uint32_t state;                       /* KV group or recurrent group, KRN_NO_STATE */
     uint32_t state_layer;                 /* which layer of that group */
     union {
