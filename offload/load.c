@@ -9,7 +9,7 @@
 
 struct unit { uint32_t record, part; uint64_t at, n; }; /* bytes of the part's stream */
 struct load {
-    struct off_source source;
+    struct off_source *source;
     const struct off_record *records;
     uint8_t *slots;
     const uint64_t *slot_at;
@@ -28,13 +28,13 @@ struct load {
 
 static const struct off_part *part_of(const struct load *l, const struct unit *u) { return &l->records[u->record].parts[u->part]; }
 
-static int plan_units(struct load *l, uint32_t n_records, struct err *e)
+static int plan_units(struct load *l, uint32_t n_records, const bool *keep, struct err *e)
 {
     size_t cap = 0;
     for (uint32_t r = 0; r < n_records; r++)
-        for (uint32_t k = 0; k < l->records[r].n_parts; k++) {
+        for (uint32_t k = 0; keep[r] && k < l->records[r].n_parts; k++) {
             const struct off_part *p = &l->records[r].parts[k];
-            size_t stage = off_stage_bytes(&l->source, p);
+            size_t stage = off_stage_bytes(l->source, p);
             uint64_t all = off_part_bytes(p), step = off_unit_bytes(p);
             for (uint64_t at = 0; at < all; at += step) {
                 if (l->n_units == cap) {
@@ -65,7 +65,7 @@ static void work(void *ctx, unsigned worker, unsigned n_workers)
         const struct unit *u = &l->units[i];
         const struct off_part *p = part_of(l, u);
         uint8_t *slot = l->slots + l->slot_at[u->record] + p->slot_offset;
-        int rc = off_fill(&l->source, p, u->at, u->n, slot, l->stage[worker], &e);
+        int rc = off_fill(l->source, p, u->at, u->n, slot, l->stage[worker], &e);
         uint64_t done = atomic_fetch_add(&l->done, u->n) + u->n;
         if (rc != ERR_OK) {
             pthread_mutex_lock(&l->lock);
@@ -81,14 +81,12 @@ static void work(void *ctx, unsigned worker, unsigned n_workers)
     }
 }
 
-int off_load(const off_catalog *c, const struct off_record *records, uint32_t n, uint8_t *slots, const uint64_t *slot_at,
-             const struct off_weights_config *cfg, bool direct, uint64_t *bytes_read, struct err *e)
+int off_load(struct off_source *source, const struct off_record *records, uint32_t n, const bool *keep, uint8_t *slots, const uint64_t *slot_at,
+             const struct off_weights_config *cfg, struct err *e)
 {
     unsigned workers = cfg->pool ? pool_workers(cfg->pool) : 1;
-    struct load l = {.records = records, .slots = slots, .slot_at = slot_at, .cfg = cfg, .bad = SIZE_MAX, .lock = PTHREAD_MUTEX_INITIALIZER};
-    int rc = off_source_open(&l.source, c, direct, e);
-    if (rc == ERR_OK)
-        rc = plan_units(&l, n, e);
+    struct load l = {.source = source, .records = records, .slots = slots, .slot_at = slot_at, .cfg = cfg, .bad = SIZE_MAX, .lock = PTHREAD_MUTEX_INITIALIZER};
+    int rc = plan_units(&l, n, keep, e);
     if (rc == ERR_OK && !(l.stage = calloc(workers, sizeof *l.stage)))
         rc = err_set(e, ERR_NOMEM, "loading by %u threads", workers);
     for (unsigned i = 0; rc == ERR_OK && i < workers; i++)
@@ -109,10 +107,8 @@ int off_load(const off_catalog *c, const struct off_record *records, uint32_t n,
             cfg->progress(cfg->ctx, l.total, l.total);
         }
     }
-    *bytes_read = atomic_load(&l.source.bytes_read);
     for (unsigned i = 0; l.stage && i < workers; i++)
         free(l.stage[i]);
-    off_source_close(&l.source);
     free(l.stage);
     free(l.units);
     pthread_mutex_destroy(&l.lock);

@@ -1,43 +1,34 @@
-/* The resident policy: every record is read at open into one arena, and a lease is a counter.
- *
- * A record is  absent -> resident (off_weights_open) -> leased (off_lease, count 1) -> resident (off_release, count 0).
- * Under AddressSanitizer the bytes of a record that nobody leases are poisoned, so that a kernel that kept a pointer too long
- * is caught although the resident policy would let it get away with it. */
+/* Slots and leases. A record that stays is  absent -> resident (off_weights_open) -> leased (off_lease, count 1) -> resident
+ * (off_release, count 0); one that passes is in the hands of offload/stream.c, whose entry the lease pins; rows of a table that is
+ * looked into lie in a sparse slot of its own (rows.c) for as long as they are leased. Under AddressSanitizer the bytes of a record
+ * that nobody leases are poisoned. */
 #include "offload/weights.h"
 
 #include <assert.h>
 #include <errno.h>
-#include <fcntl.h>
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 
+#include "offload/poison.h"
 #include "offload/ram.h"
+#include "offload/stream.h"
 #include "offload/weights_internal.h"
-
-#if defined(__SANITIZE_ADDRESS__)
-#define POISON 1
-#elif defined(__has_feature)
-#if __has_feature(address_sanitizer)
-#define POISON 1
-#endif
-#endif
-#ifdef POISON
-#include <sanitizer/asan_interface.h>
-#else
-#define ASAN_POISON_MEMORY_REGION(p, n) ((void)(p), (void)(n))
-#define ASAN_UNPOISON_MEMORY_REGION(p, n) ((void)(p), (void)(n))
-#endif
 
 struct off_weights {
     const struct off_record *records; /* [n_records] borrowed */
     uint32_t n_records;
     struct krn_weight *weights;       /* borrowed; data is ours */
-    uint8_t *slots;                   /* one anonymous mapping of slot_bytes */
-    uint64_t slot_bytes;
-    uint64_t *slot_at;                /* [n_records] */
+    uint8_t *slots;                   /* one anonymous mapping: what stays, then the ring */
+    uint64_t slot_bytes, map_bytes;   /* slot_bytes: of all records */
+    uint64_t *slot_at;                /* [n_records] of what stays */
     uint32_t *leases;                 /* [n_records] */
+    struct off_placing place;
+    struct off_source source, cached; /* cached: for rows */
+    off_stream *stream;               /* NULL: everything stays */
+    off_rows **rows;                  /* [n_records] NULL: not looked up, or stays */
+    bool *by_rows;                    /* [n_records] the lease at hand is of rows */
     struct off_weights_stats stats;
 };
 
@@ -50,7 +41,6 @@ static int check(struct off_weights *w, const off_catalog *c, struct off_record 
     for (uint32_t r = 0; rc == ERR_OK && r < w->n_records; r++) {
         if ((rc = off_record_layout(&records[r], e)) != ERR_OK)
             break;
-        w->slot_at[r] = w->slot_bytes;
         *file_bytes += records[r].file_bytes;
         if (__builtin_add_overflow(w->slot_bytes, records[r].slot_bytes, &w->slot_bytes) || w->slot_bytes > SIZE_MAX / 2)
             rc = err_set(e, ERR_BUDGET, "%s: expected fewer than 2^63 bytes of weights in all", records[r].name);
@@ -72,65 +62,104 @@ static int check(struct off_weights *w, const off_catalog *c, struct off_record 
     return rc;
 }
 
+/* Where each kept record lies, and the ring behind them. */
 static int map_slots(struct off_weights *w, struct err *e)
 {
-    if (w->slot_bytes == 0)
+    uint64_t at = 0;
+    for (uint32_t r = 0; r < w->n_records; r++)
+        if (w->place.keep[r]) {
+            w->slot_at[r] = at;
+            at += w->records[r].slot_bytes;
+        }
+    w->map_bytes = at + w->place.window_bytes;
+    if (w->map_bytes == 0)
         return ERR_OK;
-    void *p = mmap(NULL, (size_t)w->slot_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    void *p = mmap(NULL, (size_t)w->map_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (p == MAP_FAILED)
-        return err_set(e, ERR_NOMEM, "weights: %" PRIu64 " bytes of memory: %s", w->slot_bytes, strerror(errno));
+        return err_set(e, ERR_NOMEM, "weights: %" PRIu64 " bytes of memory: %s", w->map_bytes, strerror(errno));
     w->slots = p;
-    madvise(p, (size_t)w->slot_bytes, MADV_HUGEPAGE); /* a wish: decode walks all of it once a token */
+    madvise(p, (size_t)w->map_bytes, MADV_HUGEPAGE); /* a wish: decode walks all of it once a token */
     return ERR_OK;
 }
 
-/* The page cache would push our own pages, or be pushed out unused, when both copies do not fit. */
+/* The page cache would push our own pages, or be pushed out unused, when both copies do not fit; and what streams is read to be
+ * forgotten. */
 static bool past_cache(const struct off_weights_config *cfg, uint64_t slot_bytes, uint64_t file_bytes)
 {
     if (cfg->read != OFF_READ_AUTO)
         return cfg->read == OFF_READ_DIRECT;
-    return slot_bytes + file_bytes > off_ram_limit("").bytes;
+    return slot_bytes > cfg->ram_max || slot_bytes + file_bytes > off_ram_limit("").bytes;
+}
+
+/* Everything stays, or the sweep says what does. */
+static int place(struct off_weights *w, const struct off_weights_config *cfg, struct err *e)
+{
+    if (cfg->sweep && w->slot_bytes > cfg->ram_max)
+        return off_place(&w->place, &w->source, w->records, w->n_records, cfg, e);
+    if (w->slot_bytes > cfg->ram_max)
+        return err_set(e, ERR_BUDGET, "weights: expected to fit --ram %" PRIu64 " bytes, found a need of %" PRIu64 ": %" PRIu64 " bytes are missing", cfg->ram_max,
+                       w->slot_bytes, w->slot_bytes - cfg->ram_max);
+    w->place = (struct off_placing){.keep = malloc((size_t)w->n_records + 1), .kept_bytes = w->slot_bytes};
+    if (!w->place.keep)
+        return err_set(e, ERR_NOMEM, "%u records", w->n_records);
+    memset(w->place.keep, true, (size_t)w->n_records + 1);
+    return ERR_OK;
+}
+
+/* What does not stay: readers for the sweep, sparse slots for tables. */
+static int open_passing(struct off_weights *w, const off_catalog *c, const struct off_weights_config *cfg, struct err *e)
+{
+    int rc = off_source_open(&w->cached, c, false, e);
+    for (uint32_t i = 0; !rc && cfg->sweep && i < cfg->sweep->n; i++) {
+        const struct off_use *u = &cfg->sweep->uses[i];
+        if (u->looked_up && !w->place.keep[u->record] && !w->rows[u->record])
+            rc = off_rows_open(&w->rows[u->record], &w->records[u->record], e);
+    }
+    if (rc || !w->place.n_order)
+        return rc;
+    struct off_stream_config s = {.records = w->records, .n_records = w->n_records, .order = w->place.order, .n_order = w->place.n_order,
+                                  .ring = w->slots + w->place.kept_bytes, .ring_bytes = w->place.window_bytes};
+    return off_stream_open(&w->stream, &w->source, &s, e);
+}
+
+static int open_all(struct off_weights *w, const off_catalog *c, struct off_record *records, uint32_t n_weights, const struct off_weights_config *cfg, struct err *e)
+{
+    uint64_t file_bytes;
+    int rc;
+    w->slot_at = calloc((size_t)w->n_records + 1, sizeof *w->slot_at);
+    w->leases = calloc((size_t)w->n_records + 1, sizeof *w->leases);
+    w->rows = calloc((size_t)w->n_records + 1, sizeof *w->rows);
+    w->by_rows = calloc((size_t)w->n_records + 1, sizeof *w->by_rows);
+    if (!w->slot_at || !w->leases || !w->rows || !w->by_rows)
+        return err_set(e, ERR_NOMEM, "%u records", w->n_records);
+    if ((rc = check(w, c, records, n_weights, &file_bytes, e)) || (rc = off_source_open(&w->source, c, past_cache(cfg, w->slot_bytes, file_bytes), e)) ||
+        (rc = place(w, cfg, e)) || (rc = map_slots(w, e)) || (rc = off_load(&w->source, records, w->n_records, w->place.keep, w->slots, w->slot_at, cfg, e)) ||
+        (rc = open_passing(w, c, cfg, e)))
+        return rc;
+    if (w->place.kept_bytes)
+        off_poison(w->slots, (size_t)w->place.kept_bytes);
+    w->stats = (struct off_weights_stats){.slot_bytes = w->slot_bytes, .resident_bytes = w->place.kept_bytes, .window_bytes = w->place.window_bytes + w->place.rows_bytes,
+                                          .staging_bytes = w->stream ? w->place.staging_bytes : 0, .sweep_bytes = w->place.sweep_bytes};
+    return ERR_OK;
 }
 
 int off_weights_open(off_weights **out, const off_catalog *c, struct off_record *records, uint32_t n_records,
                      struct krn_weight *weights, uint32_t n_weights, const struct off_weights_config *cfg, struct err *e)
 {
-    uint64_t file_bytes;
-    int rc;
     *out = NULL;
     for (uint32_t i = 0; i < n_weights; i++)
         weights[i].data = NULL;
-    struct off_weights *w = calloc(1, sizeof *w);
+    off_weights *w = calloc(1, sizeof *w);
     if (!w)
         return err_set(e, ERR_NOMEM, "weights");
     w->records = records;
     w->n_records = n_records;
     w->weights = weights;
-    w->slot_at = calloc((size_t)n_records + 1, sizeof *w->slot_at);
-    w->leases = calloc((size_t)n_records + 1, sizeof *w->leases);
-    if (!w->slot_at || !w->leases) {
-        rc = err_set(e, ERR_NOMEM, "%u records", n_records);
-        goto out;
-    }
-    if ((rc = check(w, c, records, n_weights, &file_bytes, e)) != ERR_OK)
-        goto out;
-    if (w->slot_bytes > cfg->ram_max) {
-        rc = err_set(e, ERR_BUDGET, "weights: expected to fit --ram %" PRIu64 " bytes, found a need of %" PRIu64 ": %" PRIu64 " bytes are missing", cfg->ram_max,
-                     w->slot_bytes, w->slot_bytes - cfg->ram_max);
-        goto out;
-    }
-    if ((rc = map_slots(w, e)) != ERR_OK)
-        goto out;
-    rc = off_load(c, records, n_records, w->slots, w->slot_at, cfg, past_cache(cfg, w->slot_bytes, file_bytes), &w->stats.file_bytes_read, e);
-    if (rc != ERR_OK)
-        goto out;
-    if (w->slot_bytes)
-        ASAN_POISON_MEMORY_REGION(w->slots, (size_t)w->slot_bytes);
-    w->stats.slot_bytes = w->stats.resident_bytes = w->slot_bytes;
-    *out = w;
-    w = NULL;
-out:
-    off_weights_close(w);
+    int rc = open_all(w, c, records, n_weights, cfg, e);
+    if (rc)
+        off_weights_close(w);
+    else
+        *out = w;
     return rc;
 }
 
@@ -140,29 +169,67 @@ void off_weights_close(off_weights *w)
         return;
     for (uint32_t r = 0; w->leases && r < w->n_records; r++)
         assert(w->leases[r] == 0); /* somebody still computes with these bytes */
+    off_stream_close(w->stream);
+    for (uint32_t r = 0; w->rows && r < w->n_records; r++)
+        off_rows_close(w->rows[r]);
     if (w->slots) {
-        ASAN_UNPOISON_MEMORY_REGION(w->slots, (size_t)w->slot_bytes);
-        munmap(w->slots, (size_t)w->slot_bytes);
+        off_unpoison(w->slots, (size_t)w->map_bytes);
+        munmap(w->slots, (size_t)w->map_bytes);
     }
+    off_source_close(&w->source);
+    off_placing_free(&w->place);
+    free(w->rows);
+    free(w->by_rows);
     free(w->slot_at);
     free(w->leases);
     free(w);
 }
 
-int off_lease(off_weights *w, uint32_t record, struct err *e)
+static void point(off_weights *w, uint32_t record, const uint8_t *slot)
 {
-    (void)e; /* the resident policy has every byte */
-    assert(record < w->n_records);
-    w->stats.leases++;
-    if (w->leases[record]++ > 0)
-        return ERR_OK;
     const struct off_record *r = &w->records[record];
     for (uint32_t k = 0; k < r->n_parts; k++) {
         const struct off_part *p = &r->parts[k];
-        uint8_t *data = w->slots + w->slot_at[record] + p->slot_offset;
-        ASAN_UNPOISON_MEMORY_REGION(data, krn_slot_bytes(p->type, p->layout, p->rows, p->cols));
-        w->weights[p->weight].data = data;
+        w->weights[p->weight].data = slot ? slot + p->slot_offset : NULL;
     }
+}
+
+int off_lease(off_weights *w, uint32_t record, struct err *e)
+{
+    uint8_t *slot;
+    int rc;
+    assert(record < w->n_records);
+    w->stats.leases++;
+    if (w->leases[record] > 0) {
+        assert(!w->by_rows[record]); /* a lease of some rows cannot grow into one of all */
+        w->leases[record]++;
+        return ERR_OK;
+    }
+    if (w->place.keep[record]) {
+        slot = w->slots + w->slot_at[record];
+        off_unpoison(slot, (size_t)w->records[record].slot_bytes);
+    } else if ((rc = off_stream_acquire(w->stream, record, &slot, e)) != ERR_OK) {
+        return rc;
+    }
+    w->leases[record] = 1;
+    point(w, record, slot);
+    return ERR_OK;
+}
+
+int off_lease_rows(off_weights *w, uint32_t record, const uint32_t *rows, uint32_t n, struct err *e)
+{
+    uint8_t *slot;
+    int rc;
+    assert(record < w->n_records);
+    if (w->place.keep[record] || !w->rows[record])
+        return off_lease(w, record, e);
+    assert(w->leases[record] == 0);
+    w->stats.leases++;
+    if ((rc = off_rows_fetch(w->rows[record], &w->cached, rows, n, &slot, e)) != ERR_OK)
+        return rc;
+    w->leases[record] = 1;
+    w->by_rows[record] = true;
+    point(w, record, slot);
     return ERR_OK;
 }
 
@@ -171,11 +238,25 @@ void off_release(off_weights *w, uint32_t record)
     assert(record < w->n_records && w->leases[record] > 0);
     if (--w->leases[record] > 0)
         return;
-    const struct off_record *r = &w->records[record];
-    for (uint32_t k = 0; k < r->n_parts; k++)
-        w->weights[r->parts[k].weight].data = NULL;
-    if (r->slot_bytes)
-        ASAN_POISON_MEMORY_REGION(w->slots + w->slot_at[record], (size_t)r->slot_bytes);
+    point(w, record, NULL);
+    if (w->by_rows[record]) {
+        w->by_rows[record] = false;
+        off_rows_drop(w->rows[record]);
+    } else if (w->place.keep[record]) {
+        off_poison(w->slots + w->slot_at[record], (size_t)w->records[record].slot_bytes);
+    } else {
+        off_stream_release(w->stream, record);
+    }
 }
 
-void off_weights_stats(const off_weights *w, struct off_weights_stats *s) { *s = w->stats; }
+void off_weights_stats(const off_weights *w, struct off_weights_stats *s)
+{
+    *s = w->stats;
+    s->file_bytes_read = atomic_load(&w->source.bytes_read) + atomic_load(&w->cached.bytes_read);
+    if (w->stream) {
+        struct off_stream_stats t;
+        off_stream_stats(w->stream, &t);
+        s->lease_misses = t.stalls;
+        s->stall_ns = t.stall_ns;
+    }
+}

@@ -4,8 +4,9 @@
  * Leaves:    what the tensors mean (the plan), the layout inside a slot (kernels/slot.h).
  * Invariant: a leased record's bytes neither move nor change; resident bytes <= ram_max; a record that is not resident has
  *            no pointer. Every byte read is counted.
- * Policy:    `resident` here: all records are read at open by all threads, and a lease is a counter. Streaming tiers use the
- *            same calls.
+ * Policy:    resident when all records fit ram_max: they are read at open by all threads, and a lease is a counter. Otherwise the
+ *            records that policies/place.h keeps are resident and the others pass through what is left (offload/stream.h), read
+ *            ahead of their leases. Same calls, same bits.
  * Threads:   lease and release from one thread (the scheduler's). */
 #ifndef SLUICE_OFFLOAD_WEIGHTS_H
 #define SLUICE_OFFLOAD_WEIGHTS_H
@@ -40,8 +41,15 @@ struct off_record {
  * ERR_INVALID: spans that do not make up the part's rows. */
 int off_record_layout(struct off_record *r, struct err *e);
 
+/* How a step uses the records: each in one of n segments, in order; a segment's are leased together. A record that two segments use
+ * must be listed in both and is always kept. looked_up: its rows are wanted singly (off_lease_rows), at most rows_max a step. */
+struct off_use { uint32_t record, segment; bool looked_up; };
+struct off_sweep { const struct off_use *uses; uint32_t n; uint32_t rows_max; };
+
 struct off_weights_config {
-    uint64_t ram_max;             /* bytes for slots; a model that needs more is ERR_BUDGET with both numbers and the difference */
+    uint64_t ram_max;             /* bytes for slots and staging. Less than all records: they stream, if sweep says how; less than what
+                                     that needs is ERR_BUDGET with the numbers and the difference */
+    const struct off_sweep *sweep; /* NULL: resident or not at all */
     pool *pool;                   /* for loading; NULL: one thread */
     enum { OFF_READ_AUTO, OFF_READ_CACHED, OFF_READ_DIRECT } read; /* AUTO: past the page cache when the files would not fit beside the slots */
     void (*progress)(void *ctx, uint64_t done, uint64_t total); void *ctx; /* may be NULL; called on the opening thread */
@@ -55,8 +63,16 @@ int off_weights_open(off_weights **out, const off_catalog *c, struct off_record 
 void off_weights_close(off_weights *w);
 /* Pins a record until released; may be nested. ERR_IO when its bytes cannot be had. */
 int off_lease(off_weights *w, uint32_t record, struct err *e);
+/* The same for some rows only [n], of every part of the record: the others may hold anything. For tables that are looked into. */
+int off_lease_rows(off_weights *w, uint32_t record, const uint32_t *rows, uint32_t n, struct err *e);
 void off_release(off_weights *w, uint32_t record);
 
-struct off_weights_stats { uint64_t slot_bytes, resident_bytes, file_bytes_read, leases, lease_misses; };
+struct off_weights_stats {
+    uint64_t slot_bytes;          /* of all records */
+    uint64_t resident_bytes;      /* of those that stay */
+    uint64_t window_bytes, staging_bytes; /* memory through which the others pass, and their readers' */
+    uint64_t sweep_bytes;         /* slot bytes that pass in one step; 0: nothing streams */
+    uint64_t file_bytes_read, leases, lease_misses, stall_ns;
+};
 void off_weights_stats(const off_weights *w, struct off_weights_stats *s);
 #endif

@@ -1,6 +1,7 @@
-/* offload/weights_internal.h - what weights.c (slots, leases), record.c (arithmetic) and load.c (reading) share. */
+/* offload/weights_internal.h - what weights.c (slots, leases), record.c (arithmetic), load.c (reading), placing.c and rows.c share. */
 #ifndef SLUICE_OFFLOAD_WEIGHTS_INTERNAL_H
 #define SLUICE_OFFLOAD_WEIGHTS_INTERNAL_H
+#include "offload/fill.h"
 #include "offload/weights.h"
 
 /* A part as a stream: its rows one after another, as published. Bytes of it. */
@@ -10,8 +11,26 @@ uint64_t off_part_run(const struct off_part *p, uint64_t at, uint32_t *file, uin
 /* Every span of the part lies inside an open file. ERR_INVALID, ERR_IO. */
 int off_part_check(const struct off_part *p, const off_catalog *c, struct err *e);
 
-/* Reads records[i] into slots + slot_at[i], for every i, by all workers of cfg->pool. *bytes_read counts what came from files,
- * also when it fails. */
-int off_load(const off_catalog *c, const struct off_record *records, uint32_t n, uint8_t *slots, const uint64_t *slot_at,
-             const struct off_weights_config *cfg, bool direct, uint64_t *bytes_read, struct err *e);
+/* Reads records[i] into slots + slot_at[i], for every i that keep[i] names, by all workers of cfg->pool. */
+int off_load(struct off_source *source, const struct off_record *records, uint32_t n, const bool *keep, uint8_t *slots, const uint64_t *slot_at,
+             const struct off_weights_config *cfg, struct err *e);
+
+/* What of a sweep stays and what passes, within ram_max: rows.c and weights.c take it from here. */
+struct off_placing {
+    bool *keep;                   /* [n_records] */
+    uint32_t *order; uint32_t n_order; /* what passes, in sweep order */
+    uint64_t kept_bytes, window_bytes, staging_bytes, rows_bytes, sweep_bytes;
+};
+/* ERR_BUDGET: with the bytes missing. *p is freed by off_placing_free, also after an error. */
+int off_place(struct off_placing *p, const struct off_source *src, const struct off_record *records, uint32_t n, const struct off_weights_config *cfg, struct err *e);
+void off_placing_free(struct off_placing *p);
+
+/* Sparse slots: the address range of a looked-up record, of which only the pages with wanted rows are there. */
+typedef struct off_rows off_rows;
+int off_rows_open(off_rows **out, const struct off_record *r, struct err *e);
+void off_rows_close(off_rows *t);
+int off_rows_fetch(off_rows *t, struct off_source *src, const uint32_t *rows, uint32_t n, uint8_t **slot, struct err *e);
+void off_rows_drop(off_rows *t);      /* gives the pages back */
+/* Memory that n rows of the record may take at most, staging included. */
+uint64_t off_rows_bytes(const struct off_record *r, uint32_t n);
 #endif

@@ -1,0 +1,348 @@
+#include "offload/stream.h"
+
+#include <assert.h>
+#include <inttypes.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "offload/poison.h"
+#include "offload/weights_internal.h"
+
+struct entry {
+    uint32_t record;
+    uint64_t at, bytes;           /* of the ring */
+    uint32_t n_units, taken, done;
+    uint32_t leases;
+    bool used, failed;            /* used: may leave when it comes to the tail */
+    struct err err;
+};
+
+struct off_stream {
+    struct off_source *source;
+    struct off_stream_config c;
+    uint32_t *order, *place;      /* place[record]: where it stands in order; UINT32_MAX: not streamed */
+    struct entry *entries;        /* a queue of cap entries: first .. first + n, oldest first */
+    uint32_t cap, first, n;
+    uint32_t next;                /* order[next] is loaded next */
+    pthread_t *threads; unsigned n_threads;
+    uint8_t **stage; size_t stage_bytes;
+    pthread_mutex_t lock;         /* guards entries, next, stats, stop */
+    pthread_cond_t work, ready;
+    bool stop;
+    struct off_stream_stats stats;
+};
+
+static struct entry *entry_at(off_stream *s, uint32_t i) { return &s->entries[(s->first + i) % s->cap]; }
+static bool filled(const struct entry *x) { return x->done == x->n_units; }
+
+static struct entry *find(off_stream *s, uint32_t record, uint32_t *index)
+{
+    for (uint32_t i = 0; i < s->n; i++)
+        if (entry_at(s, i)->record == record && !(entry_at(s, i)->used && !entry_at(s, i)->leases)) {
+            *index = i;
+            return entry_at(s, i);
+        }
+    return NULL;
+}
+
+/* ---- the ring: called with the lock held ---------------------------------------------------------------------- */
+static void drop_tail(off_stream *s)
+{
+    bool any = false;
+    while (s->n && entry_at(s, 0)->used && !entry_at(s, 0)->leases && entry_at(s, 0)->taken == entry_at(s, 0)->done) {
+        s->first = (s->first + 1) % s->cap;
+        s->n--;
+        any = true;
+    }
+    if (any)
+        pthread_cond_broadcast(&s->work);
+}
+
+/* Where `bytes` can lie behind the newest entry without reaching the oldest. */
+static bool room(off_stream *s, uint64_t bytes, uint64_t *at)
+{
+    if (s->n == 0) {
+        *at = 0;
+        return bytes <= s->c.ring_bytes;
+    }
+    const struct entry *old = entry_at(s, 0), *new = entry_at(s, s->n - 1);
+    uint64_t head = new->at + new->bytes;
+    if (new->at < old->at) {
+        *at = head;
+        return bytes <= old->at - head;
+    }
+    *at = bytes <= s->c.ring_bytes - head ? head : 0;
+    return *at == head || bytes <= old->at;
+}
+
+static uint32_t units_of(const struct off_record *r)
+{
+    uint64_t n = 0;
+    for (uint32_t k = 0; k < r->n_parts; k++) {
+        uint64_t step = off_unit_bytes(&r->parts[k]);
+        n += (off_part_bytes(&r->parts[k]) + step - 1) / step;
+    }
+    return (uint32_t)n;
+}
+
+/* The next record of the sweep gets its place, if there is one. A record is in the ring once at most. */
+static struct entry *begin_next(off_stream *s)
+{
+    uint32_t r = s->order[s->next], i;
+    uint64_t at;
+    if (s->n == s->cap || find(s, r, &i) || !room(s, s->c.records[r].slot_bytes, &at))
+        return NULL;
+    struct entry *x = entry_at(s, s->n++);
+    *x = (struct entry){.record = r, .at = at, .bytes = s->c.records[r].slot_bytes, .n_units = units_of(&s->c.records[r])};
+    s->next = (s->next + 1) % s->c.n_order;
+    off_unpoison(s->c.ring + x->at, x->bytes);
+    if (filled(x))
+        pthread_cond_broadcast(&s->ready);
+    return x;
+}
+
+/* An entry that has units nobody reads yet: the oldest first, so that what is leased next comes first. */
+static struct entry *next_work(off_stream *s)
+{
+    for (uint32_t i = 0; i < s->n; i++) {
+        struct entry *x = entry_at(s, i);
+        if (!x->used && !x->failed && x->taken < x->n_units)
+            return x;
+    }
+    struct entry *x = begin_next(s);
+    return x && x->n_units ? x : NULL;
+}
+
+/* ---- readers -------------------------------------------------------------------------------------------------- */
+struct unit { const struct off_part *part; uint64_t at, n; };
+
+static struct unit unit_of(const struct off_record *r, uint32_t i)
+{
+    for (uint32_t k = 0; k < r->n_parts; k++) {
+        const struct off_part *p = &r->parts[k];
+        uint64_t all = off_part_bytes(p), step = off_unit_bytes(p), n = (all + step - 1) / step;
+        if (i < n)
+            return (struct unit){p, i * step, all - i * step < step ? all - i * step : step};
+        i -= (uint32_t)n;
+    }
+    return (struct unit){0};
+}
+
+static void unit_done(off_stream *s, struct entry *x, int rc, const struct err *e)
+{
+    x->done++;
+    if (rc && !x->failed) {
+        x->failed = true;
+        x->err = *e;
+    }
+    if (filled(x) && !x->failed) {
+        s->stats.loaded_bytes += x->bytes;
+        if (!x->leases)
+            off_poison(s->c.ring + x->at, x->bytes);
+    }
+    if (filled(x) || x->failed)
+        pthread_cond_broadcast(&s->ready);
+    drop_tail(s);
+}
+
+static void *reader(void *arg)
+{
+    struct { off_stream *s; unsigned i; } *a = arg;
+    off_stream *s = a->s;
+    uint8_t *stage = s->stage[a->i];
+    free(a);
+    pthread_mutex_lock(&s->lock);
+    while (!s->stop) {
+        struct entry *x = next_work(s);
+        struct err e;
+        if (!x) {
+            pthread_cond_wait(&s->work, &s->lock);
+            continue;
+        }
+        const struct off_record *r = &s->c.records[x->record];
+        struct unit u = unit_of(r, x->taken++);
+        uint8_t *slot = s->c.ring + x->at + u.part->slot_offset;
+        pthread_mutex_unlock(&s->lock);
+        int rc = off_fill(s->source, u.part, u.at, u.n, slot, stage, &e);
+        pthread_mutex_lock(&s->lock);
+        unit_done(s, x, rc, &e); /* x has not moved: an entry stays where it is in the queue while a unit of it is out */
+    }
+    pthread_mutex_unlock(&s->lock);
+    return NULL;
+}
+
+/* ---- leases --------------------------------------------------------------------------------------------------- */
+/* What the sweep has skipped will not be leased any more. Entries [0, n). */
+static void skip(off_stream *s, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++)
+        entry_at(s, i)->used = true;
+    drop_tail(s);
+}
+
+/* The record is not on its way: forget what is, and go on from there. */
+static void restart(off_stream *s, uint32_t record)
+{
+    skip(s, s->n);
+    s->next = s->place[record];
+    s->stats.restarts++;
+    pthread_cond_broadcast(&s->work);
+}
+
+int off_stream_acquire(off_stream *s, uint32_t record, uint8_t **slot, struct err *e)
+{
+    uint32_t i;
+    uint64_t since = 0;
+    int rc = ERR_OK;
+    assert(record < s->c.n_records && s->place[record] != UINT32_MAX);
+    pthread_mutex_lock(&s->lock);
+    struct entry *x = find(s, record, &i);
+    if (x)
+        skip(s, i);
+    else if (s->order[s->next] == record)
+        skip(s, s->n);
+    else
+        restart(s, record);
+    while (!(x = find(s, record, &i)) || (!filled(x) && !x->failed)) {
+        since = since ? since : clock_now_ns();
+        pthread_cond_wait(&s->ready, &s->lock);
+    }
+    if (since) {
+        s->stats.stalls++;
+        s->stats.stall_ns += clock_now_ns() - since;
+    } else {
+        s->stats.hits++;
+    }
+    if (x->failed) {
+        rc = x->err.code;
+        if (e)
+            *e = x->err;
+        restart(s, record);
+    } else if (x->leases++ == 0) {
+        off_unpoison(s->c.ring + x->at, x->bytes);
+    }
+    *slot = rc ? NULL : s->c.ring + x->at;
+    pthread_mutex_unlock(&s->lock);
+    return rc;
+}
+
+void off_stream_release(off_stream *s, uint32_t record)
+{
+    uint32_t i;
+    pthread_mutex_lock(&s->lock);
+    struct entry *x = find(s, record, &i);
+    assert(x && x->leases > 0);
+    if (--x->leases == 0) {
+        x->used = true;
+        off_poison(s->c.ring + x->at, x->bytes);
+        drop_tail(s);
+    }
+    pthread_mutex_unlock(&s->lock);
+}
+
+void off_stream_stats(off_stream *s, struct off_stream_stats *out)
+{
+    pthread_mutex_lock(&s->lock);
+    *out = s->stats;
+    pthread_mutex_unlock(&s->lock);
+}
+
+/* ---- open, close ---------------------------------------------------------------------------------------------- */
+static size_t stage_of(const struct off_source *src, const struct off_record *records, uint32_t n)
+{
+    size_t most = 4096;
+    for (uint32_t r = 0; r < n; r++)
+        for (uint32_t k = 0; k < records[r].n_parts; k++) {
+            size_t b = off_stage_bytes(src, &records[r].parts[k]);
+            most = b > most ? b : most;
+        }
+    return most;
+}
+
+uint64_t off_stream_staging(const struct off_source *src, const struct off_record *records, uint32_t n_records, unsigned readers)
+{
+    return (uint64_t)(readers ? readers : OFF_STREAM_READERS) * stage_of(src, records, n_records);
+}
+
+static int start_readers(off_stream *s, struct err *e)
+{
+    for (unsigned i = 0; i < s->c.readers; i++) {
+        struct { off_stream *s; unsigned i; } *a = malloc(sizeof *a);
+        if (!a || !(s->stage[i] = aligned_alloc(4096, s->stage_bytes))) {
+            free(a);
+            return err_set(e, ERR_NOMEM, "%u reading buffers of %zu bytes", s->c.readers, s->stage_bytes);
+        }
+        a->s = s;
+        a->i = i;
+        if (pthread_create(&s->threads[i], NULL, reader, a) != 0) {
+            free(a);
+            return err_set(e, ERR_NOMEM, "%u reader threads", s->c.readers);
+        }
+        s->n_threads++;
+    }
+    return ERR_OK;
+}
+
+int off_stream_open(off_stream **out, struct off_source *source, const struct off_stream_config *cfg, struct err *e)
+{
+    *out = NULL;
+    off_stream *s = calloc(1, sizeof *s);
+    if (!s)
+        return err_set(e, ERR_NOMEM, "stream");
+    s->source = source;
+    s->c = *cfg;
+    s->c.readers = cfg->readers ? cfg->readers : OFF_STREAM_READERS;
+    s->cap = 2 * cfg->n_order + 1; /* an entry that is used may wait for the tail while its record comes round again */
+    s->stage_bytes = stage_of(source, cfg->records, cfg->n_records);
+    pthread_mutex_init(&s->lock, NULL);
+    pthread_cond_init(&s->work, NULL);
+    pthread_cond_init(&s->ready, NULL);
+    s->order = malloc(cfg->n_order * sizeof *s->order);
+    s->place = malloc((size_t)cfg->n_records * sizeof *s->place);
+    s->entries = calloc(s->cap, sizeof *s->entries);
+    s->threads = calloc(s->c.readers, sizeof *s->threads);
+    s->stage = calloc(s->c.readers, sizeof *s->stage);
+    int rc = s->order && s->place && s->entries && s->threads && s->stage ? ERR_OK : err_set(e, ERR_NOMEM, "stream of %u records", cfg->n_order);
+    if (!rc) {
+        memset(s->place, 0xFF, (size_t)cfg->n_records * sizeof *s->place);
+        for (uint32_t i = 0; i < cfg->n_order; i++) {
+            s->order[i] = cfg->order[i];
+            s->place[cfg->order[i]] = i;
+        }
+        off_poison(cfg->ring, cfg->ring_bytes);
+        rc = start_readers(s, e);
+    }
+    if (rc)
+        off_stream_close(s);
+    else
+        *out = s;
+    return rc;
+}
+
+void off_stream_close(off_stream *s)
+{
+    if (!s)
+        return;
+    pthread_mutex_lock(&s->lock);
+    s->stop = true;
+    pthread_cond_broadcast(&s->work);
+    pthread_mutex_unlock(&s->lock);
+    for (unsigned i = 0; i < s->n_threads; i++)
+        pthread_join(s->threads[i], NULL);
+    for (uint32_t i = 0; i < s->n; i++)
+        assert(entry_at(s, i)->leases == 0); /* somebody still computes with these bytes */
+    for (unsigned i = 0; s->stage && i < s->c.readers; i++)
+        free(s->stage[i]);
+    off_unpoison(s->c.ring, s->c.ring_bytes);
+    pthread_mutex_destroy(&s->lock);
+    pthread_cond_destroy(&s->work);
+    pthread_cond_destroy(&s->ready);
+    free(s->stage);
+    free(s->threads);
+    free(s->entries);
+    free(s->order);
+    free(s->place);
+    free(s);
+}
