@@ -27,8 +27,8 @@ void gw_out_usage(struct buf *b, const struct eng_usage *u)
     buf_printf(b, "\"usage\":{\"prompt_tokens\":%u,\"completion_tokens\":%u,\"total_tokens\":%llu,\"prompt_tokens_details\":{\"cached_tokens\":%u}}",
                u->prompt_tokens, u->output_tokens, (unsigned long long)u->prompt_tokens + u->output_tokens, u->cached_tokens);
     buf_printf(b, ",\"timings\":{\"queue_ms\":%.3f,\"cache_n\":%u,\"prompt_n\":%u,\"prompt_ms\":%.3f,\"prompt_per_second\":%.3f,\"predicted_n\":%u,"
-               "\"predicted_ms\":%.3f,\"predicted_per_second\":%.3f}", (double)u->queue_ns * 1e-6, u->cached_tokens, computed, prefill * 1e3,
-               prefill > 0 ? computed / prefill : 0, u->output_tokens, decode * 1e3, decode > 0 ? u->output_tokens / decode : 0);
+               "\"predicted_ms\":%.3f,\"predicted_per_second\":%.3f,\"draft_n\":%u,\"draft_n_accepted\":%u}", (double)u->queue_ns * 1e-6, u->cached_tokens, computed, prefill * 1e3,
+               prefill > 0 ? computed / prefill : 0, u->output_tokens, decode * 1e3, decode > 0 ? u->output_tokens / decode : 0, u->draft_tokens, u->draft_accepted);
 }
 
 void gw_out_head(struct buf *b, const struct gw_answer_head *h, const char *object)
