@@ -124,7 +124,7 @@ static int text_ids(const struct run_flags *f, const struct eng_model *m, const 
         json_set(&a, msg, "content", json_new_str(&a, text->data ? text->data : "", text->len));
         json_push(&a, list, msg);
         json_set(&a, body, "messages", list);
-        rc = eng_chat_prompt(m->chat, body, clock_wall_s(), &a, ids, e);
+        rc = eng_chat_prompt(m->chat, body, clock_wall_s(), &a, ids, NULL, e);
     }
     arena_free(&a);
     return rc;

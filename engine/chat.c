@@ -11,6 +11,8 @@ struct eng_chat {
     struct json *specials;
     const char *trusted[KEYS_MAX + 1]; /* context keys whose text is the model's own */
     bool knows_developer;              /* the template tells the role apart; others get "system" */
+    struct eng_chat_form form;
+    char *source; size_t n;
 };
 
 int eng_chat_open(eng_chat **out, const eng_tok *tok, const char *tmpl, size_t n, const struct json *special_tokens, struct err *e)
@@ -23,6 +25,12 @@ int eng_chat_open(eng_chat **out, const eng_tok *tok, const char *tmpl, size_t n
     c->tok = tok;
     c->knows_developer = memmem(tmpl, n, "developer", 9) != NULL;
     c->specials = json_new(&c->mem, JSON_OBJECT);
+    c->source = arena_strdup(&c->mem, tmpl, n);
+    c->n = n;
+    if (!c->specials || !c->source) {
+        eng_chat_close(c);
+        return err_set(e, ERR_NOMEM, "chat template");
+    }
     for (size_t i = 0; json_is(special_tokens, JSON_OBJECT) && i < special_tokens->n && i < KEYS_MAX; i++) {
         const struct json_member *m = &special_tokens->members[i];
         if (!json_is(m->value, JSON_STRING))
@@ -37,8 +45,22 @@ int eng_chat_open(eng_chat **out, const eng_tok *tok, const char *tmpl, size_t n
         eng_chat_close(c);
         return rc;
     }
+    eng_chat_probe(&c->form, c->tmpl, c->specials, c->trusted);
     *out = c;
     return ERR_OK;
+}
+
+const struct eng_chat_form *eng_chat_form_of(const eng_chat *c) { return &c->form; }
+
+static bool in_name(char ch) { return (ch >= 'a' && ch <= 'z') || (ch >= 'A' && ch <= 'Z') || (ch >= '0' && ch <= '9') || ch == '_'; }
+
+bool eng_chat_reads(const eng_chat *c, const char *variable)
+{
+    size_t n = strlen(variable);
+    for (const char *p = c->source, *end = c->source + c->n; (p = memmem(p, (size_t)(end - p), variable, n)); p += n)
+        if ((p == c->source || !in_name(p[-1])) && !in_name(p[n]))
+            return true;
+    return false;
 }
 
 void eng_chat_close(eng_chat *c)
@@ -92,10 +114,12 @@ static int check_role(const eng_chat *c, const struct json *m, size_t i, const c
                    *role ? *role : "none", *role ? "\"" : "");
 }
 
-/* A message as templates want it: every field as it came, content a string (or null), the role one that the template knows. */
-static int copy_message(const eng_chat *c, const struct json *m, size_t i, struct arena *a, struct json **out, struct err *e)
+/* A message as this template wants it: content a string (or null), the role one that it knows, calls in its form. */
+static int add_message(const eng_chat *c, const struct json *messages, size_t *at, struct arena *a, struct json *list, struct err *e)
 {
     const char *role;
+    size_t i = *at;
+    const struct json *m = messages->items[i];
     if (!json_is(m, JSON_OBJECT))
         return err_set(e, ERR_INVALID, "messages[%zu]: expected an object", i);
     int rc = check_role(c, m, i, &role, e);
@@ -111,18 +135,7 @@ static int copy_message(const eng_chat *c, const struct json *m, size_t i, struc
     } else if (!json_is(content, JSON_STRING) && (!strcmp(role, "user") || !strcmp(role, "system"))) {
         return err_set(e, ERR_INVALID, "messages[%zu].content: expected a string or an array of parts, found none", i);
     }
-    struct json *copy = json_new(a, JSON_OBJECT);
-    bool ok = copy != NULL;
-    for (size_t k = 0; ok && k < m->n; k++) {
-        const struct json *v = m->members[k].value;
-        if (!strcmp(m->members[k].key, "role"))
-            v = json_new_str(a, role, strlen(role));
-        else if (joined && v == content)
-            v = joined;
-        ok = v && json_set(a, copy, m->members[k].key, v);
-    }
-    *out = copy;
-    return ok ? ERR_OK : err_set(e, ERR_LIMIT, "the request is too large");
+    return eng_chat_form_message(&c->form, messages, at, role, joined, a, list, e);
 }
 
 static int make_context(const eng_chat *c, const struct json *body, struct arena *a, struct json **out, struct err *e)
@@ -137,11 +150,9 @@ static int make_context(const eng_chat *c, const struct json *body, struct arena
     for (size_t i = 0; ok && i < c->specials->n; i++) /* after the request's: they are trusted by name */
         ok = json_set(a, ctx, c->specials->members[i].key, c->specials->members[i].value);
     for (size_t i = 0; ok && i < messages->n; i++) {
-        struct json *copy = NULL;
-        int rc = copy_message(c, messages->items[i], i, a, &copy, e);
+        int rc = add_message(c, messages, &i, a, list, e);
         if (rc)
             return rc;
-        ok = json_push(a, list, copy);
     }
     ok = ok && json_set(a, ctx, "messages", list) && json_set(a, ctx, "add_generation_prompt", json_new_bool(a, true));
     if (ok && json_is(tools, JSON_ARRAY) && tools->n)
@@ -150,12 +161,14 @@ static int make_context(const eng_chat *c, const struct json *body, struct arena
     return ok ? ERR_OK : err_set(e, ERR_LIMIT, "the request is too large");
 }
 
-int eng_chat_prompt(const eng_chat *c, const struct json *body, int64_t now, struct arena *a, struct eng_ids *ids, struct err *e)
+int eng_chat_prompt(const eng_chat *c, const struct json *body, int64_t now, struct arena *a, struct eng_ids *ids, struct eng_prompt *text, struct err *e)
 {
     struct json *ctx = NULL;
     struct eng_prompt p;
     int rc = make_context(c, body, a, &ctx, e);
     if (!rc && (rc = eng_template_render(c->tmpl, ctx, c->trusted, now, a, &p, e)))
         return err_prefix(e, rc, "messages");
+    if (!rc && text)
+        *text = p;
     return rc ? rc : eng_tok_encode_spans(c->tok, p.text, p.spans, p.n_spans, ids, e);
 }

@@ -129,7 +129,7 @@ static void trial_chat(struct eng_model *m, struct eng_report *r)
     arena_init(&a, 64u << 20);
     int rc = json_parse(&body, text, sizeof text - 1, &json_strict, &a, &e);
     if (!rc)
-        rc = eng_chat_prompt(m->chat, body, 0, &a, &ids, &e);
+        rc = eng_chat_prompt(m->chat, body, 0, &a, &ids, NULL, &e);
     if (rc)
         eng_report_add(r, ENG_ISSUE_TEMPLATE, rc, NULL, NULL, NULL, e.msg);
     r->n_trial = (uint32_t)ids.n;

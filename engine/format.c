@@ -84,6 +84,17 @@ bool eng_format_is_marker(const struct eng_format *f, int32_t id)
 
 bool eng_format_marked(const struct eng_pattern *p) { return p->n && p->v[0].kind == ENG_STEP_LITERAL && p->v[0].n && p->v[0].s[0] == ENG_MARK; }
 
+bool eng_format_opens_reasoning(const struct eng_format *f, const char *text, size_t n)
+{
+    const struct eng_step *open = f->has_reasoning ? &f->reasoning.open.v[0] : NULL;
+    size_t k = open ? open->n : 0;
+    while (n && strchr(" \n\r\t", text[n - 1]))
+        n--;
+    while (k && (open->s[k - 1] == ENG_MARK || (n && open->s[k - 1] == text[n - 1])))
+        n -= open->s[--k] != ENG_MARK;
+    return open && !k;
+}
+
 /* ---- patterns ---------------------------------------------------------------------------------------------- */
 
 static int add_field(struct reader *r, const char *field, const char *s, size_t n, unsigned allowed, struct eng_pattern *p)

@@ -65,6 +65,8 @@ int eng_format_read(struct eng_format *f, const struct json *chosen, const eng_t
 /* All entries of both sections hold: ERR_FORMAT names section, entry and field. */
 int eng_format_check(const struct json *sections, struct arena *a, struct err *e);
 bool eng_format_is_marker(const struct eng_format *f, int32_t id);
+/* Does the text end with the mark that opens reasoning, white space aside: an answer to this prompt begins inside. */
+bool eng_format_opens_reasoning(const struct eng_format *f, const char *text, size_t n);
 /* Is this pattern one that begins with a control token. */
 bool eng_format_marked(const struct eng_pattern *p);
 #endif

@@ -2,8 +2,8 @@
  *
  * Owns:      the fields of POST /v1/messages and its count_tokens; the events of its streams; its names of errors.
  * Leaves:    the life of a request to gateway/chat.c, rendering to engine/chat.h: a request becomes messages as templates know them.
- * Invariant: a stream is message_start, content_block_start, ping, content_block_delta..., content_block_stop, message_delta,
- *            message_stop; or an error event at any point.
+ * Invariant: a stream is message_start, ping, blocks (content_block_start, content_block_delta..., content_block_stop), message_delta,
+ *            message_stop; or an error event at any point. There is at least one block.
  * Source:    Anthropic's API reference, Messages (2023-06-01).
  * Threads:   any; pure. */
 #ifndef SLUICE_GATEWAY_ANTHROPIC_H

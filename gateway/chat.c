@@ -27,6 +27,7 @@ static void choices_free(struct gw_chat *c)
         buf_free(&k->text);
         buf_free(&k->toks_out);
         gw_lp_free(&k->lp);
+        gw_calls_close(k->calls);
     }
     free(c->choices);
 }
@@ -39,6 +40,7 @@ void gw_chat_unref(struct gw_chat *c)
     choices_free(c);
     free(c->body);
     free(c->stops);
+    arena_free(&c->kept);
     arena_free(&c->mem);
     eng_ids_free(&c->ids);
     gw_served_unref(c->served);
@@ -283,7 +285,7 @@ static int submit(struct gw_chat *c, struct gw_choice *k)
     const struct gw_chat_req *q = &c->req;
     struct eng_request r = {
         .ids = c->ids.v + c->prompt_end[k->prompt] - k->n_prompt, .n_ids = k->n_prompt, .max_tokens = q->max_tokens, .min_tokens = q->min_tokens,
-        .ignore_eos = q->ignore_eos, .sampling = q->sampling, .bias = q->bias, .n_bias = q->n_bias, .logprobs = q->logprobs, .top_logprobs = q->top_logprobs,
+        .ignore_eos = q->ignore_eos, .markers = k->calls && c->served->format.n_markers, .sampling = q->sampling, .bias = q->bias, .n_bias = q->n_bias, .logprobs = q->logprobs, .top_logprobs = q->top_logprobs,
         .stops = q->stops, .stop_lens = q->stop_lens, .n_stops = q->n_stops,
         .deadline_ns = a->cfg.request_ms ? c->start_ns + a->cfg.request_ms * NS_PER_MS : 0,
         .priority = gw_tenant_limits_of(c->tenant).priority, .tenant = gw_tenant_name(c->tenant),
@@ -383,6 +385,7 @@ static struct gw_chat *chat_new(struct gw_app *a, const struct gw_api *api, gw_e
     c->body = gw_exchange_take_body(x, &c->body_n);
     c->served = gw_engine_served(a->cfg.engine);
     arena_init(&c->mem, a->cfg.prompt_bytes_max);
+    arena_init(&c->kept, a->cfg.prompt_bytes_max);
     pthread_mutex_init(&c->lock, NULL);
     gw_out_id(c->head.id, api->id_prefix);
     c->head.created = clock_wall_s();

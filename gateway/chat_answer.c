@@ -68,8 +68,6 @@ static struct eng_usage sum_usage(const struct gw_chat *c)
             u.cached_tokens += one->cached_tokens;
         }
         u.output_tokens += one->output_tokens;
-        u.draft_tokens += one->draft_tokens;
-        u.draft_accepted += one->draft_accepted;
         u.queue_ns = one->queue_ns > u.queue_ns ? one->queue_ns : u.queue_ns;
         u.prefill_ns = one->prefill_ns > u.prefill_ns ? one->prefill_ns : u.prefill_ns;
         u.decode_ns = one->decode_ns > u.decode_ns ? one->decode_ns : u.decode_ns;
@@ -77,20 +75,37 @@ static struct eng_usage sum_usage(const struct gw_chat *c)
     return u;
 }
 
+/* The parts that the text at hand makes. */
+static bool make_parts(struct gw_choice *k, bool ended, struct gw_piece *p)
+{
+    if (!k->calls) {
+        k->plain = (struct gw_part){.type = GW_PART_CONTENT, .s = k->text.data, .n = k->text.len};
+        p->part = &k->plain;
+        p->n = k->text.len > 0;
+        return true;
+    }
+    bool ok = gw_calls_feed(k->calls, k->text.data, k->text.len, ended);
+    p->n = gw_calls_parts(k->calls, &p->part);
+    p->calls = gw_calls_made(k->calls);
+    return ok;
+}
+
 /* What a choice has to say from its text and toks_out. False: memory. */
 static bool make_piece(struct gw_chat *c, struct gw_choice *k, bool ended, struct gw_piece *p)
 {
     bool stopped = ended && k->end.finish == ENG_STOP && k->end.stop >= 0;
-    *p = (struct gw_piece){.index = k->index, .first = !k->begun, .text = k->text.data, .n = k->text.len, .ended = ended,
+    *p = (struct gw_piece){.index = k->index, .first = !k->begun, .blocks = &k->blocks, .ended = ended,
                            .finish = ended ? k->end.finish : ENG_STOP, .stop = ended ? k->end.stop : -1};
     k->delivered += k->text.len;
+    if (k->text.failed || !make_parts(k, ended, p))
+        return false;
     if (!c->head.logprobs)
-        return !k->text.failed;
+        return true;
     if (!gw_lp_add(&k->lp, c->head.tok, (const void *)k->toks_out.data, k->toks_out.len / sizeof(struct gw_lp_token)))
         return false;
     p->lp = &k->lp;
     p->n_lp = gw_lp_ready(&k->lp, k->delivered, ended && !stopped);
-    return !k->text.failed && !k->toks_out.failed;
+    return !k->toks_out.failed;
 }
 
 static void piece_done(struct gw_choice *k, const struct gw_piece *p)
@@ -99,6 +114,8 @@ static void piece_done(struct gw_choice *k, const struct gw_piece *p)
     k->finished |= p->ended;
     if (p->lp)
         gw_lp_drop(&k->lp, p->n_lp);
+    if (k->calls)
+        gw_calls_drop(k->calls);
     buf_free(&k->text);
     buf_reset(&k->toks_out);
 }
@@ -160,7 +177,8 @@ static void write_pieces(struct gw_chat *c, const struct gw_stream_event *failed
             if (!lost && (p.n || p.n_lp || ended)) {
                 c->api->piece(&b, &c->head, &p);
                 piece_done(k, &p);
-            } else if (!lost) {
+            } else if (!lost) { /* all of it waits */
+                buf_free(&k->text);
                 buf_reset(&k->toks_out);
             }
         }
@@ -171,7 +189,8 @@ static void write_pieces(struct gw_chat *c, const struct gw_stream_event *failed
         c->api->error(&b, &ae);
     } else if (finished == c->n_choices) {
         struct eng_usage u = sum_usage(c);
-        c->api->end(&b, &c->head, &(struct gw_piece){.ended = true, .finish = c->choices[0].end.finish, .stop = c->choices[0].end.stop}, &u);
+        c->api->end(&b, &c->head, &(struct gw_piece){.ended = true, .finish = c->choices[0].end.finish, .stop = c->choices[0].end.stop,
+                                                                   .calls = c->choices[0].calls ? gw_calls_made(c->choices[0].calls) : 0}, &u);
     }
     lost |= b.failed;
     bool over = lost || failed || finished == c->n_choices;

@@ -27,6 +27,9 @@ struct gw_choice {
     struct buf text, toks_out;     /* loop: taken from the two above */
     uint64_t delivered;            /* loop: bytes of text that went out */
     struct gw_lp lp;               /* loop; with logprobs only */
+    gw_calls *calls;               /* loop; NULL: the text is content as it stands */
+    struct gw_part plain;          /* then it is this part */
+    struct gw_blocks blocks;       /* loop */
 };
 
 struct gw_chat {
@@ -52,6 +55,9 @@ struct gw_chat {
     struct gw_api_error ae;
     struct gw_answer_head head;
     char *stops;                   /* the list behind head.stops, with its strings */
+    struct arena kept;             /* what is read after the prompt is gone: */
+    struct gw_tools tools;         /* those that may be called */
+    bool in_reasoning;             /* the prompt ended inside reasoning */
 
     bool no_eos;                   /* ignore_eos */
     atomic_uint n_left;            /* choices that have not settled */
@@ -66,6 +72,11 @@ struct gw_chat {
 
 void gw_chat_unref(struct gw_chat *c);
 int gw_chat_prepare(struct gw_chat *c); /* worker: body -> req, ids, choices; 0, or the status in ae */
+/* chat_tools.c, for it; each 0, or the status in ae. */
+int gw_chat_check_tools(struct gw_chat *c);   /* this model can be shown tools, and its calls read */
+int gw_chat_set_reasoning(struct gw_chat *c); /* req.body gets the variables that switch reasoning */
+int gw_chat_keep_tools(struct gw_chat *c);
+int gw_chat_open_calls(struct gw_chat *c, struct gw_choice *k); /* who reads the answer, where there is more in it than content */
 /* Loop. Takes what has come and gives it to the exchange, if there is one and it does not lag. */
 void gw_chat_deliver(struct gw_chat *c);
 void gw_chat_cancel(struct gw_chat *c);        /* loop: tells the engine that nobody waits for what is not finished */

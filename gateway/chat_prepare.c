@@ -76,8 +76,12 @@ static int make_prompts(struct gw_chat *c)
     if (!c->req.prompts) {
         if (!c->served->chat)
             return gw_api_error_set(&c->ae, 400, "unsupported_value", "model", "The model '%.200s' has no chat template.", c->req.model);
-        if (eng_chat_prompt(c->served->chat, c->req.body, clock_wall_s(), &c->mem, &c->ids, &e))
+        struct eng_prompt text;
+        if (gw_chat_check_tools(c) || gw_chat_set_reasoning(c))
+            return c->ae.status;
+        if (eng_chat_prompt(c->served->chat, c->req.body, clock_wall_s(), &c->mem, &c->ids, &text, &e))
             return prompt_error(c, &e);
+        c->in_reasoning = eng_format_opens_reasoning(&c->served->format, text.text, text.n);
         c->prompt_end[0] = (uint32_t)c->ids.n;
         return 0;
     }
@@ -126,6 +130,8 @@ static void put_prompt(struct gw_chat *c, uint32_t i, struct buf *out)
 static int make_choices(struct gw_chat *c)
 {
     uint32_t n = c->req.n_prompts * c->req.n;
+    if (gw_chat_keep_tools(c))
+        return c->ae.status;
     if (!keep_stops(c) || !(c->choices = calloc(n, sizeof *c->choices)))
         return gw_api_error_set(&c->ae, 503, NULL, NULL, "Out of memory.");
     c->n_choices = n;
@@ -145,6 +151,8 @@ static int make_choices(struct gw_chat *c)
         buf_init(&k->toks, ANSWER_BYTES_MAX);
         buf_init(&k->toks_out, ANSWER_BYTES_MAX);
         gw_lp_init(&k->lp, 2 * (size_t)ANSWER_BYTES_MAX);
+        if (gw_chat_open_calls(c, k))
+            return c->ae.status;
         if (c->req.echo)
             put_prompt(c, k->prompt, &k->pend);
     }

@@ -81,7 +81,7 @@ int gw_openai_parse_completion(struct gw_chat_req *r, const char *body, size_t n
 static void put_choice(struct buf *b, const struct gw_answer_head *h, const struct gw_piece *p)
 {
     buf_str(b, "{\"text\":");
-    json_put_str(b, p->n ? p->text : "", p->n);
+    json_put_str(b, p->n ? p->part->s : "", p->n ? p->part->n : 0); /* no format is read: one part or none */
     buf_printf(b, ",\"index\":%u,\"logprobs\":", p->index);
     if (h->logprobs)
         gw_lp_put_completion(b, p->lp, h->tok, p->n_lp);

@@ -63,7 +63,7 @@ static void put_field(hash_ctx *h, const struct json *o, const char *key)
 /* What decides the bits of an answer. The process id, limits of the queue and the like do not. */
 static int make_identity(struct gw_description *d, const struct json *o, struct err *e)
 {
-    static const char *const keys[] = {"id", "ctx", "vocab", "numerics", "sheet", "fingerprint", "kv_type", "tokenizer", "template", "eos"};
+    static const char *const keys[] = {"id", "ctx", "vocab", "numerics", "sheet", "fingerprint", "kv_type", "tokenizer", "template", "eos", "format"};
     hash_ctx *h = hash_new();
     if (!h)
         return err_set(e, ERR_NOMEM, "engine description");
@@ -104,6 +104,7 @@ int gw_description_read(struct gw_description *d, const void *json, size_t n, st
         d->queue_tokens_max = big;
     json_int(json_get(o, "pid"), &d->pid);
     d->special_tokens = json_get(o, "special_tokens");
+    d->format = json_get(o, "format");
     read_sampling(d, o);
     return make_identity(d, o, e);
 }

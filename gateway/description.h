@@ -4,7 +4,7 @@
  *            stream may go on from one to the other.
  * Source:    the JSON object of ENG_FR_HELLO (docs/formats.md): id, aliases, ctx, seqs, vocab, numerics, fingerprint, tokenizer and
  *            template (hex SHA-256 of the blobs; template null or absent: none), special_tokens, temperature, top_p, top_k, queue_max,
- *            queue_tokens_max.
+ *            queue_tokens_max, format.
  * Threads:   any; pure. */
 #ifndef SLUICE_GATEWAY_DESCRIPTION_H
 #define SLUICE_GATEWAY_DESCRIPTION_H
@@ -23,6 +23,7 @@ struct gw_description {          /* a HELLO body, checked; strings live in the a
     uint8_t tokenizer[HASH_BYTES], template_digest[HASH_BYTES];
     bool has_template;
     const struct json *special_tokens;
+    const struct json *format;   /* engine/format.h; NULL: none */
     struct eng_sampling sampling; /* the model's defaults; seed 0 */
     uint8_t identity[HASH_BYTES];
 };

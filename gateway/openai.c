@@ -12,14 +12,13 @@
 static const struct { const char *name; enum json_type type; } harmless[] = {
     {"user", JSON_STRING},           {"safety_identifier", JSON_STRING}, {"metadata", JSON_OBJECT},
     {"store", JSON_BOOL},            {"service_tier", JSON_STRING},      {"prompt_cache_key", JSON_STRING},
-    {"prompt_cache_retention", JSON_STRING}, {"parallel_tool_calls", JSON_BOOL}, {"prediction", JSON_OBJECT},
+    {"prompt_cache_retention", JSON_STRING}, {"chat_template_kwargs", JSON_OBJECT}, {"prediction", JSON_OBJECT},
 };
 
 enum neutral { NEUTRAL_NEVER, NEUTRAL_FALSE, NEUTRAL_EMPTY, NEUTRAL_WORD, NEUTRAL_TYPE_TEXT, NEUTRAL_ONLY_TEXT };
 static const struct { const char *name; enum neutral off; const char *word; } refused[] = {
-    {"tools", NEUTRAL_EMPTY, NULL},            {"functions", NEUTRAL_EMPTY, NULL},        {"function_call", NEUTRAL_WORD, "none"},
-    {"tool_choice", NEUTRAL_WORD, "none auto"}, {"response_format", NEUTRAL_TYPE_TEXT, NULL}, {"modalities", NEUTRAL_ONLY_TEXT, NULL},
-    {"audio", NEUTRAL_NEVER, NULL},            {"web_search_options", NEUTRAL_NEVER, NULL}, {"reasoning_effort", NEUTRAL_WORD, "none"},
+    {"functions", NEUTRAL_EMPTY, NULL},        {"function_call", NEUTRAL_WORD, "none"},      {"response_format", NEUTRAL_TYPE_TEXT, NULL}, {"modalities", NEUTRAL_ONLY_TEXT, NULL},
+    {"audio", NEUTRAL_NEVER, NULL},            {"web_search_options", NEUTRAL_NEVER, NULL},
     {"verbosity", NEUTRAL_WORD, "medium"},     {"prompt_logprobs", NEUTRAL_NEVER, NULL},  {"guided_json", NEUTRAL_NEVER, NULL},
     {"guided_regex", NEUTRAL_NEVER, NULL},     {"guided_choice", NEUTRAL_NEVER, NULL},    {"guided_grammar", NEUTRAL_NEVER, NULL},
     {"grammar", NEUTRAL_NEVER, NULL},          {"structured_outputs", NEUTRAL_NEVER, NULL}, {"continue_final_message", NEUTRAL_FALSE, NULL},
@@ -138,6 +137,14 @@ static int check_message(const struct json *msg, size_t m, struct gw_api_error *
         return gw_wrong_type(ae, param, "a string", v);
     if (role == 3 && (calls = gw_field(msg, "tool_calls")) && (rc = check_tool_calls(calls, m, ae)))
         return rc;
+    snprintf(param, sizeof param, "messages[%zu].reasoning_content", m);
+    if (role == 3 && (v = gw_field(msg, "reasoning_content")) && v->type != JSON_STRING)
+        return gw_wrong_type(ae, param, "a string", v);
+    snprintf(param, sizeof param, "messages[%zu].tool_call_id", m);
+    if (role == 4 && !(v = gw_field(msg, "tool_call_id")))
+        return gw_api_error_set(ae, 400, "missing_required_parameter", param, "Missing required parameter: '%s'.", param);
+    if (role == 4 && v->type != JSON_STRING)
+        return gw_wrong_type(ae, param, "a string", v);
     snprintf(param, sizeof param, "messages[%zu].content", m);
     if (!(v = gw_field(msg, "content"))) {
         if (calls && calls->n)
@@ -162,6 +169,32 @@ int gw_check_messages(const struct json *body, struct gw_api_error *ae)
     for (size_t i = 0; i < v->n && !rc; i++)
         rc = check_message(v->items[i], i, ae);
     return rc;
+}
+
+/* How much the model should reason: an effort, where "none" means not at all, or a switch. */
+static int get_reasoning(struct gw_chat_req *r, const struct json *body, struct gw_api_error *ae)
+{
+    static const char words[] = "none minimal low medium high xhigh max";
+    const struct json *v = gw_field(body, "reasoning_effort");
+    bool on = false;
+    int rc;
+    if (v && v->type != JSON_STRING)
+        return gw_wrong_type(ae, "reasoning_effort", "a string", v);
+    if (v && !word_in(v, words))
+        return gw_api_error_set(ae, 400, "invalid_value", "reasoning_effort", "Invalid value: '%.40s'. Supported values are: 'none', 'minimal', 'low', 'medium', 'high', 'xhigh' and 'max'.", v->s);
+    if (v && json_eq(v, "none"))
+        r->think = GW_THINK_OFF;
+    else if (v)
+        r->effort = v->s;
+    if (v)
+        r->think_param = "reasoning_effort";
+    if (!gw_field(body, "enable_thinking"))
+        return 0;
+    if ((rc = gw_get_bool(body, "enable_thinking", "enable_thinking", &on, ae)))
+        return rc;
+    r->think = on ? GW_THINK_ON : GW_THINK_OFF;
+    r->think_param = "enable_thinking";
+    return 0;
 }
 
 /* ---- the whole --------------------------------------------------------------------------------------------- */
@@ -193,7 +226,8 @@ int gw_openai_parse_chat(struct gw_chat_req *r, const char *body, size_t n, stru
     r->body = tree;
     if ((rc = gw_get_model(tree, &r->model, ae)) || (rc = gw_check_messages(tree, ae)) || (rc = gw_get_stream(r, tree, ae)) ||
         (rc = gw_get_lengths(r, tree, ae)) || (rc = gw_get_sampling(r, tree, ae)) || (rc = gw_get_stops(r, tree, "stop", a, ae)) ||
-        (rc = gw_get_bias(r, tree, a, ae)) || (rc = gw_get_n(r, tree, ae)) || (rc = get_logprobs(r, tree, ae)))
+        (rc = gw_get_bias(r, tree, a, ae)) || (rc = gw_get_n(r, tree, ae)) || (rc = get_logprobs(r, tree, ae)) ||
+        (rc = gw_tools_read(&r->tools, tree, a, ae)) || (rc = get_reasoning(r, tree, ae)))
         return rc;
     return gw_check_tables(tree, true, ae);
 }

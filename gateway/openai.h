@@ -14,6 +14,7 @@
 #include "base/arena.h"
 #include "base/json.h"
 #include "engine/engine.h"
+#include "gateway/tools.h"
 
 #define GW_STOPS_MAX 16
 #define GW_STOP_BYTES_MAX 256
@@ -53,6 +54,10 @@ struct gw_chat_req {
     const struct json **prompts;   /* completions: each a string or an array of token ids; chats have one prompt, `messages` */
     uint32_t n_prompts;
     bool echo;                     /* completions: the prompt's text comes first */
+    struct gw_tools tools;
+    const char *effort;            /* of reasoning: "low", ...; NULL: not given */
+    enum { GW_THINK_UNSAID, GW_THINK_ON, GW_THINK_OFF } think;
+    const char *think_param;       /* the field that said so */
 };
 /* *r is filled; r->sampling holds the model's defaults on entry. Everything lives in a. 0, or the status in *ae. */
 int gw_openai_parse_chat(struct gw_chat_req *r, const char *body, size_t n, struct arena *a, struct gw_api_error *ae);

@@ -27,8 +27,8 @@ void gw_out_usage(struct buf *b, const struct eng_usage *u)
     buf_printf(b, "\"usage\":{\"prompt_tokens\":%u,\"completion_tokens\":%u,\"total_tokens\":%llu,\"prompt_tokens_details\":{\"cached_tokens\":%u}}",
                u->prompt_tokens, u->output_tokens, (unsigned long long)u->prompt_tokens + u->output_tokens, u->cached_tokens);
     buf_printf(b, ",\"timings\":{\"queue_ms\":%.3f,\"cache_n\":%u,\"prompt_n\":%u,\"prompt_ms\":%.3f,\"prompt_per_second\":%.3f,\"predicted_n\":%u,"
-               "\"predicted_ms\":%.3f,\"predicted_per_second\":%.3f,\"draft_n\":%u,\"draft_n_accepted\":%u}", (double)u->queue_ns * 1e-6, u->cached_tokens, computed, prefill * 1e3,
-               prefill > 0 ? computed / prefill : 0, u->output_tokens, decode * 1e3, decode > 0 ? u->output_tokens / decode : 0, u->draft_tokens, u->draft_accepted);
+               "\"predicted_ms\":%.3f,\"predicted_per_second\":%.3f}", (double)u->queue_ns * 1e-6, u->cached_tokens, computed, prefill * 1e3,
+               prefill > 0 ? computed / prefill : 0, u->output_tokens, decode * 1e3, decode > 0 ? u->output_tokens / decode : 0);
 }
 
 void gw_out_head(struct buf *b, const struct gw_answer_head *h, const char *object)
@@ -62,6 +62,57 @@ static void put_logprobs(struct buf *b, const struct gw_answer_head *h, const st
         buf_str(b, "null");
 }
 
+static void put_part(struct buf *b, const struct gw_part *p)
+{
+    switch (p->type) {
+    case GW_PART_CALL:
+        buf_printf(b, "{\"tool_calls\":[{\"index\":%u,\"id\":", p->call);
+        json_put_str(b, p->id, p->id_n);
+        buf_str(b, ",\"type\":\"function\",\"function\":{\"name\":");
+        json_put_str(b, p->s, p->n);
+        buf_str(b, ",\"arguments\":\"\"}}]}");
+        break;
+    case GW_PART_ARGUMENTS:
+        buf_printf(b, "{\"tool_calls\":[{\"index\":%u,\"function\":{\"arguments\":", p->call);
+        json_put_str(b, p->s, p->n);
+        buf_str(b, "}}]}");
+        break;
+    default:
+        buf_str(b, p->type == GW_PART_REASONING ? "{\"reasoning_content\":" : "{\"content\":");
+        json_put_str(b, p->n ? p->s : "", p->n);
+        buf_char(b, '}');
+    }
+}
+
+static const char *finish_of(const struct gw_piece *p)
+{
+    return p->calls && p->finish == ENG_STOP && p->stop < 0 ? "tool_calls" : gw_out_finish_reason(p->finish);
+}
+
+/* Logprobs go with the first part, or alone. */
+static void put_parts(struct buf *b, const struct gw_answer_head *h, const struct gw_piece *p)
+{
+    static const struct gw_part none = {.type = GW_PART_CONTENT};
+    bool logprobs = p->n_lp > 0;
+    for (size_t i = 0; i < p->n || (!i && logprobs); i++) {
+        const struct gw_part *part = i < p->n ? &p->part[i] : &none;
+        if (i < p->n && (part->type == GW_PART_END || (part->type == GW_PART_REASONING && h->hide_reasoning))) {
+            if (!logprobs || i + 1 < p->n)
+                continue;
+            part = &none;
+        }
+        begin_chunk(b, h, p->index);
+        put_part(b, part);
+        if (logprobs)
+            put_logprobs(b, h, p);
+        else
+            buf_str(b, ",\"logprobs\":null");
+        logprobs = false;
+        buf_str(b, ",\"finish_reason\":null}]");
+        end_chunk(b, h);
+    }
+}
+
 static void piece(struct buf *b, const struct gw_answer_head *h, const struct gw_piece *p)
 {
     if (p->first) {
@@ -69,18 +120,10 @@ static void piece(struct buf *b, const struct gw_answer_head *h, const struct gw
         buf_str(b, "{\"role\":\"assistant\",\"content\":\"\"},\"logprobs\":null,\"finish_reason\":null}]");
         end_chunk(b, h);
     }
-    if (p->n || p->n_lp) {
-        begin_chunk(b, h, p->index);
-        buf_str(b, "{\"content\":");
-        json_put_str(b, p->n ? p->text : "", p->n);
-        buf_char(b, '}');
-        put_logprobs(b, h, p);
-        buf_str(b, ",\"finish_reason\":null}]");
-        end_chunk(b, h);
-    }
+    put_parts(b, h, p);
     if (p->ended) {
         begin_chunk(b, h, p->index);
-        buf_printf(b, "{},\"logprobs\":null,\"finish_reason\":\"%s\"}]", gw_out_finish_reason(p->finish));
+        buf_printf(b, "{},\"logprobs\":null,\"finish_reason\":\"%s\"}]", finish_of(p));
         end_chunk(b, h);
     }
 }
@@ -98,23 +141,73 @@ static void end(struct buf *b, const struct gw_answer_head *h, const struct gw_p
     buf_str(b, "data: [DONE]\n\n");
 }
 
+/* All text of one kind as one string. False: there is none, and nothing was written. */
+static bool put_joined(struct buf *b, const char *key, const struct gw_piece *p, enum gw_part_type type)
+{
+    struct buf t;
+    buf_init(&t, SIZE_MAX / 2);
+    for (size_t i = 0; i < p->n; i++)
+        if (p->part[i].type == type)
+            buf_add(&t, p->part[i].s, p->part[i].n);
+    bool any = t.len > 0;
+    if (any) {
+        buf_str(b, key);
+        json_put_str(b, t.data, t.len);
+    }
+    b->failed |= t.failed;
+    buf_free(&t);
+    return any;
+}
+
+static void put_calls(struct buf *b, const struct gw_piece *p)
+{
+    uint32_t n = 0;
+    for (size_t i = 0; i < p->n; i++) {
+        const struct gw_part *c = &p->part[i];
+        if (c->type != GW_PART_CALL)
+            continue;
+        buf_str(b, n++ ? ",{\"id\":" : ",\"tool_calls\":[{\"id\":");
+        json_put_str(b, c->id, c->id_n);
+        buf_str(b, ",\"type\":\"function\",\"function\":{\"name\":");
+        json_put_str(b, c->s, c->n);
+        struct gw_piece args = {.part = c + 1};
+        while (c + 1 + args.n < p->part + p->n && c[1 + args.n].type == GW_PART_ARGUMENTS)
+            args.n++;
+        if (!put_joined(b, ",\"arguments\":", &args, GW_PART_ARGUMENTS))
+            buf_str(b, ",\"arguments\":\"\"");
+        buf_str(b, "}}");
+    }
+    if (n)
+        buf_char(b, ']');
+}
+
+static void put_message(struct buf *b, const struct gw_answer_head *h, const struct gw_piece *p)
+{
+    buf_str(b, "{\"role\":\"assistant\"");
+    if (!put_joined(b, ",\"content\":", p, GW_PART_CONTENT))
+        buf_str(b, p->calls ? ",\"content\":null" : ",\"content\":\"\"");
+    if (!h->hide_reasoning)
+        put_joined(b, ",\"reasoning_content\":", p, GW_PART_REASONING);
+    put_calls(b, p);
+    buf_str(b, ",\"refusal\":null}");
+}
+
 static void whole(struct buf *b, const struct gw_answer_head *h, const struct gw_piece *p, size_t n, const struct eng_usage *u)
 {
     gw_out_head(b, h, "chat.completion");
     buf_str(b, ",\"choices\":[");
     for (size_t i = 0; i < n; i++) {
-        buf_printf(b, "%s{\"index\":%u,\"message\":{\"role\":\"assistant\",\"content\":", i ? "," : "", p[i].index);
-        json_put_str(b, p[i].n ? p[i].text : "", p[i].n);
-        buf_str(b, ",\"refusal\":null}");
+        buf_printf(b, "%s{\"index\":%u,\"message\":", i ? "," : "", p[i].index);
+        put_message(b, h, &p[i]);
         put_logprobs(b, h, &p[i]);
-        buf_printf(b, ",\"finish_reason\":\"%s\"}", gw_out_finish_reason(p[i].finish));
+        buf_printf(b, ",\"finish_reason\":\"%s\"}", finish_of(&p[i]));
     }
     buf_str(b, "],");
     gw_out_usage(b, u);
     buf_char(b, '}');
 }
 
-const struct gw_api gw_api_chat = {.route = GW_ROUTE_CHAT, .id_prefix = "chatcmpl-", .heartbeat = ": keep-alive\n\n", .parse = gw_openai_parse_chat,
+const struct gw_api gw_api_chat = {.route = GW_ROUTE_CHAT, .id_prefix = "chatcmpl-", .call_prefix = "call_", .heartbeat = ": keep-alive\n\n", .parse = gw_openai_parse_chat,
                                    .piece = piece, .end = end, .error = gw_out_chunk_error, .whole = whole};
 
 /* ---- errors, models ---------------------------------------------------------------------------------------- */

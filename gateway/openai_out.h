@@ -2,7 +2,7 @@
  *
  * Owns:      the JSON of each; nothing is sent here. Of a chat: gw_api_chat of gateway/api.h.
  * Invariant: every chunk of one answer carries the same id, created, model and system_fingerprint; a stream is, for each choice,
- *            role, content..., finish, then [usage], [DONE]; usage is null on all chunks but the last when it was asked for.
+ *            role, reasoning, content and calls as they come, finish, then [usage], [DONE]; usage is null on all chunks but the last when it was asked for.
  * Source:    OpenAI's API reference, chat completion (chunk) objects; `timings` as llama.cpp's server has them.
  * Threads:   any; pure. */
 #ifndef SLUICE_GATEWAY_OPENAI_OUT_H

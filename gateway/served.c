@@ -49,6 +49,8 @@ int gw_served_open(struct gw_served **out, const void *hello, size_t n, struct g
         goto out;
     if (tmpl && (rc = eng_chat_open(&s->chat, tok->tok, tmpl, tmpl_n, s->d.special_tokens, e)))
         goto out;
+    if ((rc = eng_format_read(&s->format, s->d.format, tok->tok, &s->mem, e)))
+        goto out;
     atomic_fetch_add(&tok->refs, 1);
     s->tok = tok;
     hash_hex(s->d.identity, HASH_BYTES, hex);

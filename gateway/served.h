@@ -8,6 +8,7 @@
 #define SLUICE_GATEWAY_SERVED_H
 #include <stdatomic.h>
 #include "engine/chat.h"
+#include "engine/format.h"
 #include "gateway/description.h"
 
 /* Tokenizers are shared between descriptions that name the same blob. */
@@ -19,6 +20,7 @@ struct gw_served {
     struct gw_description d;
     struct gw_tok_ref *tok;
     eng_chat *chat;              /* NULL: the model has no chat template */
+    struct eng_format format;    /* how it spells calls and reasoning */
     char fingerprint[20];        /* "fp_" and 12 digits of identity */
     int64_t created;             /* seconds since 1970: when this gateway first saw it */
     struct arena mem;

@@ -56,7 +56,7 @@ static int render(struct job *j, const struct json *body)
     struct err e;
     if (!j->served->chat)
         return gw_api_error_set(&j->ae, 400, "unsupported_value", "model", "This model has no chat template.");
-    return eng_chat_prompt(j->served->chat, body, clock_wall_s(), &j->mem, &j->ids, &e) ? cannot(j, "messages", &e) : 0;
+    return eng_chat_prompt(j->served->chat, body, clock_wall_s(), &j->mem, &j->ids, NULL, &e) ? cannot(j, "messages", &e) : 0;
 }
 
 static int parse(struct job *j, struct json **tree)

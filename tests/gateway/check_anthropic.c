@@ -43,7 +43,7 @@ START_TEST(core)
                          "{\"role\":\"assistant\",\"content\":[{\"type\":\"thinking\",\"thinking\":\"t\",\"signature\":\"s\"},{\"type\":\"text\",\"text\":\"d\"}]},"
                          "{\"role\":\"user\",\"content\":\"e\"}]}", &r, &ae), "%s", ae.msg);
     expect_messages(&r, "[{\"role\":\"system\",\"content\":[{\"type\":\"text\",\"text\":\"a\"}]},{\"role\":\"user\",\"content\":[{\"type\":\"text\",\"text\":\"b\"},"
-                        "{\"type\":\"text\",\"text\":\"c\"}]},{\"role\":\"assistant\",\"content\":[{\"type\":\"text\",\"text\":\"d\"}]},{\"role\":\"user\",\"content\":\"e\"}]");
+                        "{\"type\":\"text\",\"text\":\"c\"}]},{\"role\":\"assistant\",\"content\":[{\"type\":\"text\",\"text\":\"d\"}],\"reasoning_content\":\"t\"},{\"role\":\"user\",\"content\":\"e\"}]");
     ck_assert(!parse("{" MSG ",\"max_tokens\":1,\"system\":\"\"}", &r, &ae));
     expect_messages(&r, "[{\"role\":\"user\",\"content\":\"hi\"}]");
     ck_assert_int_eq(gw_anthropic_parse_count(&r, "{" MSG "}", strlen("{" MSG "}"), &mem, &ae), 0);
@@ -67,7 +67,7 @@ static const struct { const char *body, *says; } bad[] = {
     {WITH("\"system\":5"), "system"}, {WITH("\"system\":[{\"type\":\"image\"}]"), "system.0"}, {WITH("\"stream\":1"), "stream"},
     {WITH("\"temperature\":1.5"), "temperature"}, {WITH("\"top_p\":-1"), "top_p"}, {WITH("\"top_k\":-1"), "top_k"}, {WITH("\"stop_sequences\":[\"\"]"), "stop_sequences[0]"},
     {WITH("\"stop_sequences\":5"), "stop_sequences"}, {WITH("\"metadata\":5"), "metadata"}, {WITH("\"tools\":[{\"name\":\"f\"}]"), "tools"},
-    {WITH("\"tool_choice\":{\"type\":\"any\"}"), "tool_choice"}, {WITH("\"thinking\":{\"type\":\"enabled\",\"budget_tokens\":2000}"), "thinking"},
+    {WITH("\"tool_choice\":{\"type\":\"any\"}"), "tool_choice"}, {WITH("\"thinking\":{\"type\":\"enabled\",\"budget_tokens\":\"x\"}"), "budget_tokens"},
     {WITH("\"mcp_servers\":[]"), "mcp_servers"}, {WITH("\"output_config\":{\"format\":{\"type\":\"json_schema\"}}"), "output_config.format"},
 };
 
@@ -111,7 +111,9 @@ START_TEST(answers)
     static const char *const stops[] = {"END", "\"x\""};
     struct gw_answer_head h = {.id = "msg_1", .model = "m", .prompt_tokens = 9, .stops = stops};
     struct eng_usage u = {.prompt_tokens = 9, .cached_tokens = 4, .output_tokens = 3};
-    struct gw_piece p = {.text = "a\"b", .n = 3, .ended = true, .finish = ENG_STOP, .stop = 1};
+    struct gw_blocks blocks = {0};
+    struct gw_part text[] = {{.type = GW_PART_CONTENT, .s = "a\"b", .n = 3}, {.type = GW_PART_CONTENT, .s = "hi", .n = 2}};
+    struct gw_piece p = {.part = text, .n = 1, .ended = true, .finish = ENG_STOP, .stop = 1};
     struct gw_api_error ae;
     struct buf b;
     buf_init(&b, 1u << 16);
@@ -121,11 +123,11 @@ START_TEST(answers)
                              "\"cache_read_input_tokens\":4,\"output_tokens\":3}}");
     buf_reset(&b);
     gw_api_messages.begin(&b, &h);
-    gw_api_messages.piece(&b, &h, &(struct gw_piece){.first = true, .text = "hi", .n = 2});
-    p = (struct gw_piece){.ended = true, .finish = ENG_LENGTH, .stop = -1};
+    gw_api_messages.piece(&b, &h, &(struct gw_piece){.first = true, .part = text + 1, .n = 1, .blocks = &blocks});
+    p = (struct gw_piece){.ended = true, .finish = ENG_LENGTH, .stop = -1, .blocks = &blocks};
     gw_api_messages.piece(&b, &h, &p);
     gw_api_messages.end(&b, &h, &p, &u);
-    static const char *const events[] = {"message_start", "content_block_start", "ping", "content_block_delta", "content_block_stop", "message_delta", "message_stop"};
+    static const char *const events[] = {"message_start", "ping", "content_block_start", "content_block_delta", "content_block_stop", "message_delta", "message_stop"};
     const char *at = b.data;
     for (size_t i = 0; i < sizeof events / sizeof *events; i++) { /* each event's name and its data's type agree */
         char want[96];

@@ -566,7 +566,7 @@ START_TEST(errors)
     expect_error(chat("x", "\"stream\":true,\"n\":300"), 400, "invalid_value", "n");
     expect_error(chat("x", "\"logit_bias\":{\"2000\":1}"), 400, "invalid_value", "logit_bias");
     expect_error(ask("POST", CHAT, AUTH, "{\"model\":\"gpt-x\",\"messages\":[{\"role\":\"user\",\"content\":\"x\"}]}"), 404, "model_not_found", "model");
-    expect_error(ask("POST", CHAT, AUTH, "{\"model\":\"fake-model\",\"messages\":[{\"role\":\"tool\",\"content\":\"x\"}]}"), 400, "invalid_value", "messages");
+    expect_error(ask("POST", CHAT, AUTH, "{\"model\":\"fake-model\",\"messages\":[{\"role\":\"user\",\"content\":\"!raise\"}]}"), 400, "invalid_value", "messages");
     r = chat("this prompt is longer than the sixty-four tokens that the model takes", "\"stream\":true");
     expect_error(r, 400, "context_length_exceeded", "messages");
     ck_assert_ptr_nonnull(strstr(r.body, "64 tokens"));

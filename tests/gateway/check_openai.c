@@ -154,11 +154,11 @@ static const struct { const char *body, *param, *code; } bad[] = {
     {WITH("\"repetition_penalty\":0"), "repetition_penalty", "invalid_value"},
     {WITH("\"echo\":true"), "echo", "unsupported_parameter"},
     {WITH("\"stop_token_ids\":[1]"), "stop_token_ids", "unsupported_parameter"},
-    {WITH("\"tools\":[{\"type\":\"function\"}]"), "tools", "unsupported_parameter"},
-    {WITH("\"tool_choice\":\"required\""), "tool_choice", "unsupported_parameter"},
+    {WITH("\"tools\":[{\"type\":\"function\"}]"), "tools[0].function", "missing_required_parameter"},
+    {WITH("\"tool_choice\":\"required\""), "tool_choice", "invalid_value"},
     {WITH("\"response_format\":{\"type\":\"json_object\"}"), "response_format", "unsupported_parameter"},
     {WITH("\"response_format\":{\"type\":\"json_schema\",\"json_schema\":{}}"), "response_format", "unsupported_parameter"},
-    {WITH("\"reasoning_effort\":\"high\""), "reasoning_effort", "unsupported_parameter"},
+    {WITH("\"reasoning_effort\":\"huge\""), "reasoning_effort", "invalid_value"},
     {WITH("\"modalities\":[\"text\",\"audio\"]"), "modalities", "unsupported_parameter"},
     {WITH("\"user\":5"), "user", "invalid_type"},
     {WITH("\"metadata\":[]"), "metadata", "invalid_type"},
@@ -304,7 +304,7 @@ START_TEST(answers)
     buf_init(&b, 1u << 16);
     gw_out_id(h.id, gw_api_chat.id_prefix);
     ck_assert_int_eq(strncmp(h.id, "chatcmpl-", 9), 0);
-    gw_api_chat.piece(&b, &h, &(struct gw_piece){.index = 2, .first = true, .text = "x\n\"\xc3\xa9", .n = 5});
+    gw_api_chat.piece(&b, &h, &(struct gw_piece){.index = 2, .first = true, .part = &(struct gw_part){.type = GW_PART_CONTENT, .s = "x\n\"\xc3\xa9", .n = 5}, .n = 1});
     gw_api_chat.piece(&b, &h, &(struct gw_piece){.index = 2, .ended = true, .finish = ENG_STOP});
     gw_api_chat.end(&b, &h, NULL, &u);
     p = b.data;
@@ -325,7 +325,7 @@ START_TEST(answers)
     ck_assert_int_eq(*p, 0);
 
     buf_reset(&b);
-    struct gw_piece two[] = {{.text = "hello", .n = 5, .ended = true, .finish = ENG_LENGTH}, {.index = 1, .ended = true, .finish = ENG_STOP}};
+    struct gw_piece two[] = {{.part = &(struct gw_part){.type = GW_PART_CONTENT, .s = "hello", .n = 5}, .n = 1, .ended = true, .finish = ENG_LENGTH}, {.index = 1, .ended = true, .finish = ENG_STOP}};
     gw_api_chat.whole(&b, &h, two, 2, &u);
     ck_assert_int_eq(json_parse(&v, b.data, b.len, &json_strict, &mem, NULL), 0);
     ck_assert(json_eq(json_get(v, "object"), "chat.completion"));
@@ -334,7 +334,7 @@ START_TEST(answers)
     ck_assert(json_is(json_path(v, "timings.predicted_n"), JSON_NUMBER));
 
     buf_reset(&b);
-    gw_api_completions.piece(&b, &h, &(struct gw_piece){.index = 1, .first = true, .text = "abc", .n = 3, .ended = true, .finish = ENG_LENGTH});
+    gw_api_completions.piece(&b, &h, &(struct gw_piece){.index = 1, .first = true, .part = &(struct gw_part){.type = GW_PART_CONTENT, .s = "abc", .n = 3}, .n = 1, .ended = true, .finish = ENG_LENGTH});
     gw_api_completions.end(&b, &h, NULL, &u);
     p = b.data;
     ev = event_json(&p, &mem);

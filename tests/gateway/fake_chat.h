@@ -54,9 +54,22 @@ const char *eng_tok_piece(const eng_tok *t, int32_t id, size_t *n)
 {
     static const char piece[] = "piece";
     (void)t;
-    (void)id;
+    (void)id; /* as long as a control token's text */
     *n = sizeof piece - 1;
     return piece;
+}
+
+/* Its control tokens: <|a|>, <|b|>, <|c|>. */
+int32_t eng_tok_find(const eng_tok *t, const char *piece, size_t n)
+{
+    (void)t;
+    return n == 5 && !memcmp(piece, "<|", 2) && piece[2] >= 'a' && piece[2] <= 'c' && !memcmp(piece + 3, "|>", 2) ? 1990 + piece[2] - 'a' : -1;
+}
+
+bool eng_tok_is_special(const eng_tok *t, int32_t id)
+{
+    (void)t;
+    return id >= 1990 && id < 1993;
 }
 
 const int32_t *eng_tok_eos(const eng_tok *t, size_t *n)
@@ -115,6 +128,19 @@ int eng_chat_open(eng_chat **out, const eng_tok *tok, const char *tmpl, size_t n
 
 void eng_chat_close(eng_chat *c) { free(c); }
 
+const struct eng_chat_form *eng_chat_form_of(const eng_chat *c)
+{
+    static const struct eng_chat_form form = {.tools = true, .calls = true};
+    (void)c;
+    return &form;
+}
+
+bool eng_chat_reads(const eng_chat *c, const char *variable)
+{
+    (void)c;
+    return !strcmp(variable, "enable_thinking");
+}
+
 static int push_text(struct eng_ids *ids, const char *s, size_t n, struct err *e)
 {
     int rc = 0;
@@ -123,7 +149,7 @@ static int push_text(struct eng_ids *ids, const char *s, size_t n, struct err *e
     return rc;
 }
 
-int eng_chat_prompt(const eng_chat *c, const struct json *body, int64_t now, struct arena *a, struct eng_ids *ids, struct err *e)
+int eng_chat_prompt(const eng_chat *c, const struct json *body, int64_t now, struct arena *a, struct eng_ids *ids, struct eng_prompt *text, struct err *e)
 {
     const struct json *m = json_get(body, "messages");
     int rc = 0;
@@ -132,8 +158,8 @@ int eng_chat_prompt(const eng_chat *c, const struct json *body, int64_t now, str
     (void)a;
     for (size_t i = 0; i < m->n && !rc; i++) {
         const struct json *role = json_get(m->items[i], "role"), *content = json_get(m->items[i], "content");
-        if (json_eq(role, "tool"))
-            return err_set(e, ERR_INVALID, "messages[%zu].role: the fake template knows no tools", i);
+        if (json_is(content, JSON_STRING) && strstr(content->s, "!raise"))
+            return err_set(e, ERR_INVALID, "messages[%zu].content: the fake template raises", i);
         rc = push_text(ids, role->s, role->n, e);
         if (!rc)
             rc = push_text(ids, ":", 1, e);
@@ -145,6 +171,12 @@ int eng_chat_prompt(const eng_chat *c, const struct json *body, int64_t now, str
         }
         if (!rc)
             rc = push_text(ids, "\n", 1, e);
+    }
+    if (text) { /* "!open" at the end: the prompt leaves reasoning open */
+        static char open[] = "<think>\n", nothing[] = "";
+        const struct json *last = json_get(m->items[m->n - 1], "content");
+        bool opens = json_is(last, JSON_STRING) && strstr(last->s, "!open");
+        *text = (struct eng_prompt){.text = opens ? open : nothing, .n = opens ? sizeof open - 1 : 0};
     }
     return rc;
 }

@@ -26,6 +26,7 @@ struct seq {
     uint32_t n_prompt, n_out, max_tokens, stop_after, fail_after, die_after, mute_after;
     uint32_t stop_string;      /* its number, from 1: what an end by !stop is said to have met */
     struct buf text;           /* all text of the tokens so far */
+    struct buf say;            /* the whole text, when the prompt has it */
     size_t sent;
 };
 struct fake_engine {
@@ -100,6 +101,7 @@ static void drop(fake_engine *f, int i)
         if (f->seq[s].live && f->seq[s].conn == i) {
             f->seq[s].live = false;
             buf_free(&f->seq[s].text);
+            buf_free(&f->seq[s].say);
         }
 }
 
@@ -167,8 +169,8 @@ static void send_hello(fake_engine *f, struct conn *c)
     hex_of(tmpl_blob, sizeof tmpl_blob - 1, tmpl);
     buf_init(&b, 1u << 16);
     buf_printf(&b, "{\"proto\":%d,\"pid\":%lld,\"id\":\"fake-model\",\"aliases\":[\"org/fake\"],\"ctx\":%u,\"seqs\":%u,\"vocab\":2000,\"queue_max\":%u,\"queue_tokens_max\":%llu,"
-               "\"numerics\":\"%s\",\"tokenizer\":\"%s\",\"template\":\"%s\",\"special_tokens\":{},\"eos\":[0],\"temperature\":0.7,\"top_p\":1,\"top_k\":0}",
-               ENG_PROTO, (long long)f->pid, f->cfg.ctx, f->cfg.seqs, f->cfg.queue_max, (unsigned long long)f->cfg.queue_tokens_max, f->cfg.numerics, tok, tmpl);
+               "\"numerics\":\"%s\",\"tokenizer\":\"%s\",\"template\":\"%s\",\"special_tokens\":{},\"eos\":[0],\"temperature\":0.7,\"top_p\":1,\"top_k\":0,\"format\":%s}",
+               ENG_PROTO, (long long)f->pid, f->cfg.ctx, f->cfg.seqs, f->cfg.queue_max, (unsigned long long)f->cfg.queue_tokens_max, f->cfg.numerics, tok, tmpl, f->cfg.format ? f->cfg.format : "null");
     send_frame(c, ENG_FR_HELLO, 0, b.data, b.len);
     buf_reset(&b);
     buf_str(&b, "{\"running\":1,\"waiting\":2,\"seqs_max\":4,\"kv_pages\":100,\"kv_pages_used\":7,\"kv_bytes\":4096,\"ram_max\":1000000}");
@@ -219,6 +221,26 @@ static void refuse(struct conn *c, uint64_t id, uint32_t code)
     buf_free(&b);
 }
 
+/* Token i's text. */
+static void put_token(struct seq *s, uint32_t i)
+{
+    size_t at = 3 * (size_t)i, left = s->say.len > at ? s->say.len - at : 0;
+    if (!s->say.len)
+        put_piece(&s->text, s->seed, i);
+    else
+        buf_add(&s->text, s->say.data + at, left < 3 ? left : 3);
+}
+
+static void read_say(struct seq *s, const char *prompt)
+{
+    const char *p = strstr(prompt, "!say ");
+    buf_init(&s->say, 1u << 20);
+    for (p = p ? p + 5 : ""; *p && *p != '!'; p++)
+        buf_char(&s->say, (char)(*p == '~' ? 0xFF : *p));
+    if (s->say.len)
+        s->stop_after = (uint32_t)((s->say.len + 2) / 3);
+}
+
 static void take(fake_engine *f, int ci, const struct eng_request *r, const char *prompt)
 {
     struct seq *s = NULL;
@@ -232,8 +254,9 @@ static void take(fake_engine *f, int ci, const struct eng_request *r, const char
                       .logprobs = r->logprobs, .top_logprobs = r->top_logprobs,
                       .delay_ns = f->cfg.delay_us * NS_PER_US, .stop_after = UINT32_MAX, .fail_after = UINT32_MAX, .die_after = UINT32_MAX, .mute_after = UINT32_MAX};
     buf_init(&s->text, 1u << 24);
+    read_say(s, prompt);
     for (uint32_t i = 0; i < r->n_done; i++)
-        put_piece(&s->text, s->seed, i);
+        put_token(s, i);
     if (command(prompt, "stop", &v))
         s->stop_after = v;
     if (command(prompt, "fail", &v))
@@ -270,6 +293,8 @@ static void on_submit(fake_engine *f, int ci, const struct eng_frame *fr)
     pthread_mutex_lock(&f->lock);
     f->counts.submits++;
     f->counts.resumed += r.n_done > 0;
+    f->counts.marked += r.markers;
+    f->counts.grammars += r.grammar_n > 0;
     pthread_mutex_unlock(&f->lock);
     if (command(prompt, "refuse", &v)) {
         refuse(&f->conn[ci], r.id, v);
@@ -308,6 +333,7 @@ static void done(fake_engine *f, struct seq *s, enum eng_finish finish)
     send_frame(&f->conn[s->conn], ENG_FR_DONE, s->id, b.data, b.len);
     buf_free(&b);
     buf_free(&s->text);
+    buf_free(&s->say);
     s->live = false;
 }
 
@@ -335,7 +361,7 @@ static bool step(fake_engine *f, struct seq *s)
     }
     int32_t id = (int32_t)(1000 + mix(s->seed, s->n_out) % 1000);
     size_t before = s->text.len;
-    put_piece(&s->text, s->seed, s->n_out++);
+    put_token(s, s->n_out++);
     size_t out = holds_back(s->n_out) ? before : s->text.len;
     buf_init(&b, 1u << 20);
     struct eng_logprobs lp = {.logprob = -0.5f, .n_top = s->top_logprobs};

@@ -7,6 +7,7 @@
  *   !delay MS between tokens                          !hang      accepted, never started
  *   !refuse N refused with error code N               !die N     in its first life: the whole engine goes down after N tokens
  *   !met N    the end by !stop is said to come from stop string N - 1
+ *   !say T!   its text is T up to the next '!', three bytes a token, then the end of sequence; '~' stands for ENG_MARK
  *   !busy N   refused as full N times, then taken     !mute N    after N tokens nothing more comes, not even PONG
  * Threads: one of its own; the calls below from the test's. */
 #ifndef SLUICE_TESTS_FAKE_ENGINE_H
@@ -24,8 +25,9 @@ struct fake_config {
     const char *numerics_after;
     bool bad_blob;             /* answers BLOB_GET with other bytes */
     const char *hello;         /* instead of the description */
+    const char *format;        /* of the description: JSON; NULL: null */
 };
-struct fake_counts { uint64_t submits, resumed, cancels, pauses, resumes, connections, deaths, blobs, live; };
+struct fake_counts { uint64_t submits, marked, grammars, resumed, cancels, pauses, resumes, connections, deaths, blobs, live; };
 
 typedef struct fake_engine fake_engine;
 void fake_config_default(struct fake_config *c); /* a socket in /tmp named after the process */
