@@ -1,6 +1,7 @@
-/* bench/kernels.c - rates of the linears beside the memory read rate: kernels [THREADS [MIB [ISA]]].
+/* bench/kernels.c - rates of the linears beside the memory read rate: kernels [THREADS [MIB [ISA [WORD]]]].
  *
- * Decode rows cycle through MIB of weights (default 256), so that they come from memory; `cached` rows use one matrix.
+ * Decode rows cycle through MIB of weights (default 256), so that they come from memory, and plain reads of the same memory are
+ * timed in turn; `cached` rows use one matrix. WORD: only rows that have it in their name or type.
  * Build: make build/plain/bench/kernels */
 #include <stdio.h>
 #include <stdlib.h>
@@ -66,14 +67,16 @@ int main(int argc, char **argv)
         printf("%u threads, %s: memory read %.1f GB/s over %zu MiB\n", threads, krn_linear_get(isa) ? krn_linear_get(isa)->name : "?", read / 1e9, mib);
     for (size_t i = 0; rc == ERR_OK && i < sizeof rows / sizeof *rows; i++) {
         const struct row *r = &rows[i];
+        if (argc > 4 && !strstr(r->name, argv[4]) && strcmp(krn_types[r->type].name, argv[4]) != 0)
+            continue;
         size_t bytes = krn_slot_bytes(r->type, KRN_TILED, r->rows, r->cols);
         struct krn_probe_linear k = {.isa = isa, .type = r->type, .precision = r->precision, .rows = r->rows, .cols = r->cols, .tokens = r->tokens,
-                                     .copies = r->cached ? 1 : (uint32_t)((mib << 20) / bytes + 1), .rounds = r->cached ? r->tokens > 1 ? 10 : 2000 : 5};
+                                     .copies = r->cached ? 1 : (uint32_t)((mib << 20) / bytes + 1), .rounds = r->cached ? r->tokens > 1 ? 10 : 2000 : 25};
         struct krn_probe_rate got;
         rc = krn_probe_linear(p, &k, &got, &e);
         if (rc == ERR_OK)
             printf("%-18s %-4s %6u x %-5u %4u tokens %10.1f us %7.1f GB/s (%3.0f %% of read) %8.1f GOP/s\n", r->name, krn_types[r->type].name,
-                   r->rows, r->cols, r->tokens, got.ns / 1e3, got.weight_bytes_s / 1e9, 100 * got.weight_bytes_s / read, got.ops_s / 1e9);
+                   r->rows, r->cols, r->tokens, got.ns / 1e3, got.weight_bytes_s / 1e9, 100 * got.weight_bytes_s / (got.read_bytes_s > 0 ? got.read_bytes_s : read), got.ops_s / 1e9);
     }
     pool_close(p);
     if (rc != ERR_OK)

@@ -23,6 +23,7 @@ struct krn_probe_rate {
     double weight_bytes_s;         /* published bytes of weights per second */
     double ops_s;                  /* 2 * rows * cols * tokens per second; quantising x is inside the time */
     double ns;                     /* one matrix */
+    double read_bytes_s;           /* plain reads of the same memory, a round after each pass; 0 with one copy */
 };
 int krn_probe_linear(pool *p, const struct krn_probe_linear *what, struct krn_probe_rate *out, struct err *e);
 #endif
