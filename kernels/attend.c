@@ -170,7 +170,7 @@ static void walk_segment(struct unit *u, uint32_t segment)
     uint32_t start = segment * SEG, end = start + SEG, pos0 = a->seqs[u->it.seq].pos0 + u->it.row0;
     uint32_t ra = start > pos0 ? start - pos0 : 0, rb = u->it.n_rows; /* rows before ra end before the segment */
     uint32_t lo[KRN_ATTEND_QUERIES], hi[KRN_ATTEND_QUERIES];
-    const void *kb[KRN_ATTEND_BLOCKS], *vb[KRN_ATTEND_BLOCKS];
+    const void *kb[KRN_ATTEND_BLOCKS + KRN_ATTEND_AHEAD], *vb[KRN_ATTEND_BLOCKS + KRN_ATTEND_AHEAD];
 
     while (rb > ra && first_key(a, pos0 + rb - 1) >= end) rb--;
     empty(u->seg, u->nq);
@@ -180,6 +180,10 @@ static void walk_segment(struct unit *u, uint32_t segment)
     for (uint32_t b = b0; b < b1; b++) {
         kb[b] = block_of(a, u->it.seq, start + b * KRN_KV_BLOCK, u->kv_head, false);
         vb[b] = block_of(a, u->it.seq, start + b * KRN_KV_BLOCK, u->kv_head, true);
+    }
+    for (uint32_t i = 0; i < KRN_ATTEND_AHEAD; i++) { /* after these keys come the values, after the values the next segment's keys */
+        kb[b1 + i] = vb[least(b0 + i, b1 - 1)];
+        vb[b1 + i] = high == SEG && segment + 1 < u->it.seg1 ? block_of(a, u->it.seq, least(end + i * KRN_KV_BLOCK, pos0 + rb - 1), u->kv_head, false) : kb[b1 - 1];
     }
     /* Queries go in batches of KRN_ATTEND_QUERIES (more only where one KV head serves more heads than that). */
     for (uint32_t q0 = ra * u->group, qe = rb * u->group; q0 < qe; q0 += KRN_ATTEND_QUERIES) {
