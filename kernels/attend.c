@@ -159,7 +159,7 @@ static void weigh_latent(struct unit *u, float *o, const float *s, uint32_t n, c
             l[i] = most(lo[i], r0);
             h[i] = most(l[i], least(hi[i], r0 + RUN));
         }
-        a->ops->weigh(o, s, n, l, h, vb, a->dim_v, KRN_F32);
+        a->ops->weigh(o, s, n, l, h, vb, false, a->dim_v, KRN_F32);
     }
 }
 
@@ -189,7 +189,7 @@ static void walk_segment(struct unit *u, uint32_t segment)
     for (uint32_t q0 = ra * u->group, qe = rb * u->group; q0 < qe; q0 += KRN_ATTEND_QUERIES) {
         uint32_t n = least(qe - q0, KRN_ATTEND_QUERIES);
         float *s = u->s + (size_t)q0 * SEG, *o = u->seg.o + (size_t)q0 * a->dim_v;
-        a->ops->scores(s + b0 * KRN_KV_BLOCK, u->q + (size_t)q0 * a->dim, n, a->dim, kb + b0, b1 - b0, a->pages->layout.type, a->scale);
+        a->ops->scores(s + b0 * KRN_KV_BLOCK, u->q + (size_t)q0 * a->dim, n, a->dim, kb + b0, b1 - b0, true, a->pages->layout.type, a->scale);
         for (uint32_t i = 0; i < n; i++) {
             uint32_t pos = pos0 + (q0 + i) / u->group;
             lo[i] = most(first_key(a, pos), start) - start;
@@ -198,7 +198,7 @@ static void walk_segment(struct unit *u, uint32_t segment)
         }
         memset(o, 0, (size_t)n * a->dim_v * sizeof *o);
         if (a->latent) weigh_latent(u, o, s, n, lo, hi, vb);
-        else a->ops->weigh(o, s, n, lo, hi, vb, a->dim_v, a->pages->layout.type);
+        else a->ops->weigh(o, s, n, lo, hi, vb, true, a->dim_v, a->pages->layout.type);
     }
 }
 

@@ -27,13 +27,13 @@
 #define KRN_ATTEND_QUERIES 48 /* most (row, head) pairs that walk a segment together */
 
 /* s[q][KRN_ATTEND_SEGMENT]: entries 16 (b0 + b) + lane for blocks b < nb; kb[b] points at [dim][16] of one block.
- * The KRN_ATTEND_AHEAD entries behind the last are what is read next, of keys or values: fetched, never looked at. */
-typedef void krn_scores_fn(float *s, const float *q, uint32_t nq, uint32_t dim, const void *const *kb, uint32_t nb, enum krn_type t, float scale);
+ * ahead: KRN_ATTEND_AHEAD entries stand behind the last, what is read next of keys or values: fetched, never looked at. */
+typedef void krn_scores_fn(float *s, const float *q, uint32_t nq, uint32_t dim, const void *const *kb, uint32_t nb, bool ahead, enum krn_type t, float scale);
 /* Turns scores [lo, hi) of one query into p in place; lo < hi <= 512. Entries outside become unspecified. */
 typedef void krn_soften_fn(float *s, uint32_t lo, uint32_t hi, float softcap, float *m, float *l);
 /* o[q][dim_v] += p v over [lo[q], hi[q]); both ascend with q. vb[b] points at [16][dim_v] of block b.
- * Behind the block of the last hi stand KRN_ATTEND_AHEAD entries, as in scores. */
-typedef void krn_weigh_fn(float *o, const float *p, uint32_t nq, const uint32_t *lo, const uint32_t *hi, const void *const *vb, uint32_t dim_v, enum krn_type t);
+ * ahead as in scores, behind the block of the last hi. */
+typedef void krn_weigh_fn(float *o, const float *p, uint32_t nq, const uint32_t *lo, const uint32_t *hi, const void *const *vb, bool ahead, uint32_t dim_v, enum krn_type t);
 /* Values of a latent block: dst[16][dim_v] = the first dim_v channels of the key block kb, [dim][16], as f32. */
 typedef void krn_untile_fn(float *dst, const void *kb, uint32_t dim_v, enum krn_type t);
 typedef void krn_merge_fn(float *acc, const float *o, size_t n, float a, float b); /* acc = fma(acc, a, o * b) */

@@ -9,8 +9,9 @@ static float element(const void *p, size_t i, enum krn_type t)
     return t == KRN_F16 ? krn_f16_to_f32(u) : krn_bf16_to_f32(u);
 }
 
-void krn_scores_c(float *s, const float *q, uint32_t nq, uint32_t dim, const void *const *kb, uint32_t nb, enum krn_type t, float scale)
+void krn_scores_c(float *s, const float *q, uint32_t nq, uint32_t dim, const void *const *kb, uint32_t nb, bool ahead, enum krn_type t, float scale)
 {
+    (void)ahead;
     for (uint32_t b = 0; b < nb; b++)
         for (uint32_t i = 0; i < nq; i++) {
             float *out = s + (size_t)i * KRN_ATTEND_SEGMENT + b * KRN_KV_BLOCK;
@@ -38,8 +39,9 @@ void krn_soften_c(float *s, uint32_t lo, uint32_t hi, float softcap, float *m, f
     *l = vf_fold16_sum(sum);
 }
 
-void krn_weigh_c(float *o, const float *p, uint32_t nq, const uint32_t *lo, const uint32_t *hi, const void *const *vb, uint32_t dim_v, enum krn_type t)
+void krn_weigh_c(float *o, const float *p, uint32_t nq, const uint32_t *lo, const uint32_t *hi, const void *const *vb, bool ahead, uint32_t dim_v, enum krn_type t)
 {
+    (void)ahead;
     for (uint32_t i = 0; i < nq; i++)
         for (uint32_t k = lo[i]; k < hi[i]; k++) {
             float w = p[(size_t)i * KRN_ATTEND_SEGMENT + k];

@@ -55,7 +55,7 @@ static void absorb_batch(const struct krn_absorb *a, uint32_t row0, uint32_t n, 
             lo[i] = direct ? 0 : d0;
             hi[i] = end;
         }
-        a->ops->weigh(q, p, n, lo, hi, vb, a->rank, direct ? w->type : KRN_F32);
+        a->ops->weigh(q, p, n, lo, hi, vb, false, a->rank, direct ? w->type : KRN_F32);
     }
 }
 
