@@ -96,6 +96,7 @@ static int open_group(eng_kv *kv, struct group *g, struct err *e)
             munmap(p, g->pool_bytes);
         return err_set(e, ERR_NOMEM, "KV pool of %zu bytes", g->pool_bytes);
     }
+    madvise(p, g->pool_bytes, MADV_HUGEPAGE); /* a wish: a long context walks pages all over the pool */
     g->pool = p;
     g->n_free = g->n_pages;
     for (uint32_t i = 0; i < g->n_pages; i++)
