@@ -39,7 +39,7 @@ int eng_compile_at(struct eng_compiler *c, struct err *e, int code, const char *
 int eng_compile_segment(struct eng_compiler *c, bool gate, struct err *e); /* ends the segment at hand */
 /* A view as it is at the end of the segment just closed; name is borrowed. */
 int eng_compile_tap(struct eng_compiler *c, const char *name, const struct krn_view *v, struct err *e);
-/* states.c: the KV group or recurrent state that $name is at this layer. */
+/* state_names.c: the KV group or recurrent state that $name is at this layer. */
 int eng_state_pages(struct eng_compiler *c, const char *name, uint32_t heads, uint32_t dim_k, uint32_t dim_v, bool latent, uint32_t window, uint32_t *group,
                     uint32_t *layer, struct err *e);
 int eng_state_recurrent(struct eng_compiler *c, const char *name, uint32_t *state, uint32_t *layer, struct err *e);

@@ -81,7 +81,7 @@ int eng_emit_conv1d(struct eng_operands *o, struct eng_val *out)
     if (o->c->p->recurrent[op.state].field[field].n_dims != 2 || d[0] + 1 != o->w[0].dims[1] || d[1] != eng_emit_width(x))
         return eng_compile_at(o->c, o->e, ERR_FORMAT, "conv1d: state field '%s' must be [%" PRIu64 ", %u]", o->text, o->w[0].dims[1] - 1, eng_emit_width(x));
     eng_emit_weight(&op, 0, &o->w[0]);
-    op.u.conv.field = (uint32_t)field;
+    op.u.state.field = (uint32_t)field;
     return eng_emit_call(o, &op, x->heads, x->dim, out);
 }
 
@@ -97,6 +97,7 @@ int eng_emit_decay(struct eng_operands *o, struct eng_val *out)
     eng_emit_weight(&op, 1, &o->w[1]);
     op.u.decay.bounded = o->attr[0].num > 0;
     op.u.decay.lower = (float)o->attr[1].num;
+    op.u.decay.raised = o->c->b.tensors[o->w[0].first].map && !strcmp(o->c->b.tensors[o->w[0].first].map, "log(-v)");
     return eng_emit_call(o, &op, (uint32_t)h, eng_emit_width(x) / (uint32_t)h, out);
 }
 
@@ -119,5 +120,6 @@ int eng_emit_delta(struct eng_operands *o, struct eng_val *out)
     const uint64_t *d = o->c->p->recurrent[op.state].field[field].dims;
     if (o->c->p->recurrent[op.state].field[field].n_dims != 3 || d[0] != v->heads || d[1] != k->dim || d[2] != v->dim)
         return eng_compile_at(o->c, o->e, ERR_FORMAT, "delta: state field 'S' must be [%u, %u, %u]", v->heads, k->dim, v->dim);
+    op.u.state.field = (uint32_t)field;
     return eng_emit_call(o, &op, v->heads, v->dim, out);
 }

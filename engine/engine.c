@@ -65,11 +65,16 @@ static int charge(eng_engine *g, const struct eng_exec_config *x, struct eng_kv_
         g->activation_bytes += eng_prefix_bytes(p, kv);
     g->grammar_keep = GRAMMAR_KEEP + GRAMMAR_MASKS * 8 * eng_vocab_words(g->vocab);
     g->activation_bytes += eng_vocab_bytes(g->vocab) + ENG_GRAMMARS_BYTES_MAX + (g->c.seqs + ENG_GRAMMARS_IDLE) * (uint64_t)g->grammar_keep;
-    uint64_t fixed = g->weight_bytes + g->activation_bytes, least = eng_kv_bytes(p, kv, 1);
+    uint64_t states = eng_states_bytes(p, g->c.kv_type, g->c.seqs);
+    if (states == UINT64_MAX)
+        return err_set(e, ERR_UNSUPPORTED, "recurrent state $%s: no possible layout", p->recurrent[0].state);
+    uint64_t fixed = g->weight_bytes + g->activation_bytes + states, least = eng_kv_bytes(p, kv, 1);
     if (fixed + least > g->c.ram_max)
         return err_set(e, ERR_BUDGET,
-                       "--ram %llu does not hold the model: weights %llu + activations %llu + KV of one sequence %llu = %llu, %llu bytes are missing",
-                       (unsigned long long)g->c.ram_max, (unsigned long long)g->weight_bytes, (unsigned long long)g->activation_bytes,
+                       "--ram %llu does not hold the model: weights %llu + activations %llu + recurrent states of %u sequences %llu + KV of one sequence %llu = %llu, "
+                       "%llu bytes are missing",
+                       (unsigned long long)g->c.ram_max, (unsigned long long)g->weight_bytes, (unsigned long long)g->activation_bytes, g->c.seqs,
+                       (unsigned long long)states,
                        (unsigned long long)least, (unsigned long long)(fixed + least), (unsigned long long)(fixed + least - g->c.ram_max));
     kv->bytes_max = g->c.ram_max - fixed;
     return ERR_OK;
@@ -101,13 +106,12 @@ static int open_parts(eng_engine *g, struct err *e)
 {
     int rc;
     struct eng_plan *p = g->model->plan;
-    if (p->n_recurrent)
-        return err_set(e, ERR_UNSUPPORTED, "%s: recurrent state '%s' has no kernels here", p->sheet, p->recurrent[0].state);
     if ((rc = eng_config_defaults(&g->c, p, e)))
         return rc;
     struct eng_exec_config x = {.isa = g->c.isa, .precision = g->c.precision, .threads = g->c.threads, .rows_max = g->c.chunk, .picks_max = g->c.seqs};
     struct eng_kv_config kv = {.type = g->c.kv_type, .page_tokens = g->c.page_tokens, .slots = g->c.seqs, .ctx = g->c.ctx, .chunk = g->c.chunk};
-    if ((rc = open_grammars(g, e)) || (rc = charge(g, &x, &kv, e)) || (rc = eng_kv_open(&g->kv, p, &kv, e)) || (rc = open_prefix(g, e)) || (rc = pool_open(&g->load_pool, g->c.threads, e)))
+    if ((rc = open_grammars(g, e)) || (rc = charge(g, &x, &kv, e)) || (rc = eng_kv_open(&g->kv, p, &kv, e)) ||
+        (rc = eng_states_open(&g->states, p, g->c.kv_type, g->c.seqs, e)) || (rc = open_prefix(g, e)) || (rc = pool_open(&g->load_pool, g->c.threads, e)))
         return rc;
     struct off_weights_config w = {.ram_max = g->weight_bytes, .pool = g->load_pool, .progress = g->c.progress, .ctx = g->c.progress_ctx};
     rc = off_weights_open(&g->weights, g->model->catalog, p->records, p->n_records, p->weights, p->n_weights, &w, e);
@@ -178,6 +182,7 @@ void eng_close(eng_engine *g)
     off_weights_close(g->weights);
     pool_close(g->load_pool);
     eng_prefix_close(g->prefix);
+    eng_states_close(g->states);
     eng_kv_close(g->kv);
     eng_model_close(g->model);
     pthread_cond_destroy(&g->wake);

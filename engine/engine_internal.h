@@ -11,6 +11,7 @@
 #include "engine/kv.h"
 #include "engine/prefix.h"
 #include "engine/sampler.h"
+#include "engine/states.h"
 #include "engine/stops.h"
 #include "policies/schedule.h"
 
@@ -51,6 +52,7 @@ struct eng_engine {
     eng_exec *exec;
     eng_kv *kv;
     eng_prefix *prefix;              /* NULL: off, or the model's state is not in pages alone */
+    eng_states *states;              /* of recurrent layers, a slot as in kv */
     eng_sampler *sampler;
     eng_vocab *vocab;
     eng_grammars *grammars;
@@ -73,7 +75,7 @@ struct eng_engine {
     uint64_t served[ENG_TENANTS];
     struct krn_step step;
     int32_t *row_token; uint32_t *row_pos, *row_pick;
-    struct krn_seq *row_seq; struct eng_seq **row_owner; /* [slots] */
+    struct krn_seq *row_seq; struct eng_seq **row_owner; uint32_t *row_slot; /* [slots] */
     struct krn_pages *groups; uint32_t *tables;          /* [n_groups][slots][stride] */
 };
 

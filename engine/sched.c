@@ -27,11 +27,12 @@ int eng_step_open(eng_engine *g, struct err *e)
     g->row_pos = calloc(rows, sizeof *g->row_pos);
     g->row_pick = calloc(slots, sizeof *g->row_pick);
     g->row_seq = calloc(slots, sizeof *g->row_seq);
+    g->row_slot = calloc(slots, sizeof *g->row_slot);
     g->row_owner = calloc(slots, sizeof *g->row_owner);
     g->groups = calloc(groups ? groups : 1, sizeof *g->groups);
     g->tables = calloc((size_t)(groups ? groups : 1) * slots * stride, sizeof *g->tables);
     if (!g->live || !g->seqs || !g->view || !g->take || !g->order || !g->slot_used || !g->row_token || !g->row_pos || !g->row_pick ||
-        !g->row_seq || !g->row_owner || !g->groups || !g->tables)
+        !g->row_seq || !g->row_owner || !g->row_slot || !g->groups || !g->tables)
         return err_set(e, ERR_NOMEM, "scheduler tables for %u sequences and %u tokens a step", slots, rows);
     return ERR_OK;
 }
@@ -51,6 +52,7 @@ void eng_step_close(eng_engine *g)
     free(g->row_pick);
     free(g->row_seq);
     free(g->row_owner);
+    free(g->row_slot);
     free(g->groups);
     free(g->tables);
 }
@@ -90,13 +92,15 @@ static void build_step(eng_engine *g)
     struct krn_step *st = &g->step;
     uint32_t groups = eng_kv_groups(g->kv), stride = eng_kv_table_stride(g->kv);
     *st = (struct krn_step){.n_groups = groups, .tokens = g->row_token, .pos = g->row_pos, .picks = g->row_pick, .seqs = g->row_seq,
-                            .groups = g->groups};
+                            .groups = g->groups, .slots = g->row_slot};
+    st->states = eng_states_step(g->states, &st->n_states);
     for (uint32_t i = 0; i < g->n_seqs; i++) {
         struct eng_seq *s = g->seqs[i];
         if (!g->take[i])
             continue;
         uint32_t k = st->n_seqs++;
         g->row_owner[k] = s;
+        g->row_slot[k] = s->slot;
         g->row_seq[k] = (struct krn_seq){.first = st->n_tokens, .count = g->take[i], .pos0 = s->n_past};
         for (uint32_t t = 0; t < g->take[i]; t++) {
             g->row_token[st->n_tokens] = s->tokens[s->n_past + t];

@@ -76,10 +76,11 @@ static int end_record(struct packer *k)
 
 static int loadable(struct packer *k, const struct krn_op *op, const struct eng_tensor *t)
 {
+    bool mapped = t->map && !(op->code == KRN_DECAY && op->u.decay.raised);
     bool turned = t->transposed && !(op->code == KRN_ATTEND_MLA && op->u.attend.turned);
 
-    if (strcmp(t->form, "plain") || turned || t->map)
-        return err_set(k->e, ERR_UNSUPPORTED, "tensor %s: no kernel reads it as %s%s%s", t->file_name, t->form, turned ? ", transposed" : "", t->map ? ", mapped" : "");
+    if (strcmp(t->form, "plain") || turned || mapped)
+        return err_set(k->e, ERR_UNSUPPORTED, "tensor %s: no kernel reads it as %s%s%s", t->file_name, t->form, turned ? ", transposed" : "", mapped ? ", mapped" : "");
     return ERR_OK;
 }
 

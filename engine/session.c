@@ -4,6 +4,7 @@
 
 #include "engine/exec.h"
 #include "engine/kv.h"
+#include "engine/states.h"
 
 struct eng_session {
     struct eng_config c;
@@ -11,9 +12,10 @@ struct eng_session {
     off_weights *weights;
     eng_exec *exec;
     eng_kv *kv;
+    eng_states *states;
     uint32_t picks_max;
     int32_t *tokens;
-    uint32_t *pos, *picks, *tables;
+    uint32_t *pos, *picks, *tables, *slots;
     struct krn_seq *seqs;
     struct krn_pages *groups;
 };
@@ -38,9 +40,10 @@ static int open_tables(eng_session *s, struct err *e)
     s->pos = calloc(s->c.chunk, sizeof *s->pos);
     s->picks = calloc(s->picks_max, sizeof *s->picks);
     s->seqs = calloc(s->c.seqs, sizeof *s->seqs);
+    s->slots = calloc(s->c.seqs, sizeof *s->slots);
     s->groups = calloc(groups, sizeof *s->groups);
     s->tables = calloc((size_t)groups * s->c.seqs * eng_kv_table_stride(s->kv), sizeof *s->tables);
-    return s->tokens && s->pos && s->picks && s->seqs && s->groups && s->tables ? ERR_OK : err_set(e, ERR_NOMEM, "session tables");
+    return s->tokens && s->pos && s->picks && s->seqs && s->slots && s->groups && s->tables ? ERR_OK : err_set(e, ERR_NOMEM, "session tables");
 }
 
 int eng_session_open(eng_session **out, const struct eng_config *cfg, uint32_t picks_max, struct err *e)
@@ -58,7 +61,7 @@ int eng_session_open(eng_session **out, const struct eng_config *cfg, uint32_t p
     struct eng_kv_config kv = {.type = s->c.kv_type, .page_tokens = s->c.page_tokens, .slots = s->c.seqs, .ctx = s->c.ctx, .chunk = s->c.chunk,
                                .bytes_max = s->c.ram_max};
     struct eng_exec_config x = {.isa = s->c.isa, .precision = s->c.precision, .threads = s->c.threads, .rows_max = s->c.chunk, .picks_max = picks_max};
-    if ((rc = eng_kv_open(&s->kv, p, &kv, e)) || (rc = open_weights(s, e)) || (rc = eng_exec_open(&s->exec, p, s->weights, &x, e)) ||
+    if ((rc = eng_kv_open(&s->kv, p, &kv, e)) || (rc = eng_states_open(&s->states, p, s->c.kv_type, s->c.seqs, e)) || (rc = open_weights(s, e)) || (rc = eng_exec_open(&s->exec, p, s->weights, &x, e)) ||
         (rc = open_tables(s, e)))
         goto out;
     *out = s;
@@ -74,12 +77,14 @@ void eng_session_close(eng_session *s)
         return;
     eng_exec_close(s->exec);
     off_weights_close(s->weights);
+    eng_states_close(s->states);
     eng_kv_close(s->kv);
     eng_model_close(s->model);
     free(s->tokens);
     free(s->pos);
     free(s->picks);
     free(s->seqs);
+    free(s->slots);
     free(s->groups);
     free(s->tables);
     free(s);
@@ -92,7 +97,9 @@ const char *eng_session_isa(const eng_session *s) { return eng_exec_isa(s->exec)
 int eng_session_step(eng_session *s, const struct eng_part *parts, uint32_t n_parts, void (*tap)(void *ctx, uint32_t segment), void *ctx, struct err *e)
 {
     uint32_t groups = eng_kv_groups(s->kv), stride = eng_kv_table_stride(s->kv);
-    struct krn_step st = {.n_seqs = n_parts, .n_groups = groups, .tokens = s->tokens, .pos = s->pos, .picks = s->picks, .seqs = s->seqs, .groups = s->groups};
+    struct krn_step st = {.n_seqs = n_parts, .n_groups = groups, .tokens = s->tokens, .pos = s->pos, .picks = s->picks, .seqs = s->seqs, .groups = s->groups,
+                          .slots = s->slots};
+    st.states = eng_states_step(s->states, &st.n_states);
     if (n_parts > s->c.seqs)
         return err_set(e, ERR_INVALID, "step of %u sequences, opened for %u", n_parts, s->c.seqs);
     for (uint32_t i = 0; i < n_parts; i++) {
@@ -104,6 +111,7 @@ int eng_session_step(eng_session *s, const struct eng_part *parts, uint32_t n_pa
         int rc = eng_kv_reserve(s->kv, q->slot, q->pos0 + q->n, e);
         if (rc)
             return rc;
+        s->slots[i] = q->slot;
         s->seqs[i] = (struct krn_seq){.first = st.n_tokens, .count = q->n, .pos0 = q->pos0};
         for (uint32_t t = 0; t < q->n; t++) {
             if (q->picks == ENG_PICK_ALL || (q->picks == ENG_PICK_LAST && t + 1 == q->n))

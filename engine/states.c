@@ -1,161 +1,126 @@
-/* $name at a layer -> KV group or recurrent state of the plan. Layers whose declaration comes out equal share a group. */
-#include <inttypes.h>
+#include "engine/states.h"
+
+#include <assert.h>
+#include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
-#include "engine/compile_internal.h"
+struct eng_states {
+    uint32_t n, slots;
+    size_t bytes;
+    uint8_t *pool;
+    struct krn_states g[];
+};
 
-#define GROUPS_MAX 64
-
-static int declaration(struct eng_compiler *c, const char *name, const char *kind, const struct json **out, struct err *e)
+static bool group_layout(const struct eng_recurrent *r, enum krn_type kv, struct krn_state_layout *l)
 {
-    *out = json_get(json_get(c->env.sheet, "state"), name);
-    if (c->env.layer < 0)
-        return eng_compile_at(c, e, ERR_FORMAT, "state $%s is used outside the layers", name);
-    if (!*out)
-        return eng_compile_at(c, e, ERR_FORMAT, "no state `$%s` in sheet %s", name, c->env.sheet_name);
-    return json_eq(json_get(*out, "kind"), kind) ? ERR_OK : eng_compile_at(c, e, ERR_FORMAT, "state $%s is not of kind %s", name, kind);
-}
-
-static int product(struct eng_compiler *c, const char *name, const char *text, uint64_t dims[4], unsigned *n, struct err *e)
-{
-    const struct eng_expr *list;
-    int rc = text ? eng_env_list(&c->env, text, &list, e) : err_set(e, ERR_FORMAT, "expected a shape in quotes");
-
-    *n = 0;
-    for (const struct eng_expr *k = rc ? NULL : list->kid[0]; k && !rc; k = k->next) {
-        struct eng_value v;
-        int64_t i;
-        if (!(rc = eng_env_eval(&c->env, k, &v, e)) && (*n == 4 || !eng_v_integer(&v, &i) || i < 0 || i > UINT32_MAX))
-            rc = err_set(e, ERR_FORMAT, "`%s` is not a shape", text);
-        if (!rc)
-            dims[(*n)++] = (uint64_t)i;
+    *l = (struct krn_state_layout){.n_layers = r->n_layers, .n_fields = r->n_fields};
+    for (uint32_t i = 0; i < r->n_fields; i++) {
+        const uint64_t *d = r->field[i].dims;
+        l->field[i] = (struct krn_state_field){.n_dims = r->field[i].n_dims, .type = kv == KRN_F32 ? KRN_F32 : r->field[i].type};
+        if (r->field[i].n_dims == 3) { /* a matrix a head, always f32 */
+            l->field[i].heads = (uint32_t)d[0];
+            l->field[i].dk = (uint32_t)d[1];
+            l->field[i].dv = (uint32_t)d[2];
+        } else {
+            l->field[i].keep = (uint32_t)d[0];
+            l->field[i].cols = (uint32_t)d[1];
+        }
     }
-    return rc ? err_prefix(e, rc, "state $%s", name) : ERR_OK;
+    return krn_state_layout_init(l);
 }
 
-/* Values a token that the declaration states, summed over its parts. */
-static int declared_per_token(struct eng_compiler *c, const char *name, const struct json *d, uint64_t *sum, struct err *e)
+uint64_t eng_states_bytes(const struct eng_plan *p, enum krn_type kv, uint32_t slots)
 {
-    const struct json *parts = json_get(d, "per_token");
-    uint64_t dims[4];
-    unsigned n;
+    uint64_t sum = 0;
 
-    *sum = 0;
-    for (size_t i = 0; json_is(parts, JSON_OBJECT) && i < parts->n; i++) {
-        int rc = product(c, name, json_str(parts->members[i].value), dims, &n, e);
-        uint64_t one = 1;
-        if (rc)
-            return rc;
-        for (unsigned k = 0; k < n; k++)
-            one *= dims[k];
-        *sum += one;
+    for (uint32_t i = 0; i < p->n_recurrent; i++) {
+        struct krn_state_layout l;
+        uint64_t n;
+        if (!group_layout(&p->recurrent[i], kv, &l) || __builtin_mul_overflow((uint64_t)l.slot_bytes, (uint64_t)slots, &n) || __builtin_add_overflow(sum, n, &sum))
+            return UINT64_MAX;
     }
-    return ERR_OK;
+    return sum;
 }
 
-static int add_layer(struct eng_compiler *c, const uint16_t **layers, uint32_t *n, uint32_t *index, struct err *e)
+int eng_states_open(eng_states **out, const struct eng_plan *p, enum krn_type kv, uint32_t slots, struct err *e)
 {
-    uint16_t *v = (uint16_t *)(uintptr_t)*layers; /* ours: the plan's pointer is const for readers */
-
-    if (*n && v[*n - 1] == (uint16_t)c->env.layer) { /* several calls of one layer share it */
-        *index = *n - 1;
-        return ERR_OK;
-    }
-    if (!v && !(v = ARENA_ARRAY(c->mem, uint16_t, c->p->layers)))
-        return err_set(e, ERR_NOMEM, "layers of a state");
-    *layers = v;
-    *index = *n;
-    v[(*n)++] = (uint16_t)c->env.layer;
-    return ERR_OK;
-}
-
-int eng_state_pages(struct eng_compiler *c, const char *name, uint32_t heads, uint32_t dim_k, uint32_t dim_v, bool latent, uint32_t window, uint32_t *group,
-                    uint32_t *layer, struct err *e)
-{
-    const struct json *d;
-    struct eng_plan *p = c->p;
-    const char *w;
-    uint64_t declared;
-    uint32_t i = 0;
-    int rc;
-
-    if ((rc = declaration(c, name, "pages", &d, e)) || (rc = declared_per_token(c, name, d, &declared, e)))
-        return rc;
-    if (declared != (uint64_t)heads * (dim_k + dim_v))
-        return eng_compile_at(c, e, ERR_FORMAT, "state $%s holds %" PRIu64 " values a token, the call writes %" PRIu64, name, declared, (uint64_t)heads * (dim_k + dim_v));
-    if ((w = json_str(json_get(d, "window")))) {
-        struct eng_value v;
-        int64_t n = 0;
-        if ((rc = eng_env_text(&c->env, w, &v, e)))
-            return rc;
-        if (!eng_v_integer(&v, &n) || n != window)
-            return eng_compile_at(c, e, ERR_FORMAT, "state $%s has window %" PRId64 ", the call %u", name, n, window);
-    }
-    if (!p->kv && !(p->kv = ARENA_ARRAY(c->mem, struct eng_kv_group, GROUPS_MAX)))
-        return err_set(e, ERR_NOMEM, "KV groups");
-    int kind = latent ? ENG_KV_LATENT : ENG_KV_HEADS;
-    for (; i < p->n_kv; i++) {
-        const struct eng_kv_group *g = &p->kv[i];
-        if (!strcmp(g->state, name) && (int)g->kind == kind && g->heads == heads && g->dim_k == dim_k && g->dim_v == dim_v && g->window == window)
-            break;
-    }
-    if (i == GROUPS_MAX)
-        return err_set(e, ERR_LIMIT, "more than %d KV groups", GROUPS_MAX);
-    if (i == p->n_kv)
-        p->kv[p->n_kv++] = (struct eng_kv_group){.state = name, .kind = latent ? ENG_KV_LATENT : ENG_KV_HEADS, .heads = heads, .dim_k = dim_k, .dim_v = dim_v, .window = window};
-    *group = i;
-    return add_layer(c, &p->kv[i].layers, &p->kv[i].n_layers, layer, e);
-}
-
-static int read_fields(struct eng_compiler *c, const char *name, const struct json *d, struct eng_recurrent *r, struct err *e)
-{
-    const struct json *parts = json_get(d, "per_seq"), *types = json_get(d, "dtype");
-
-    if (!json_is(parts, JSON_OBJECT) || !parts->n || parts->n > sizeof r->field / sizeof *r->field)
-        return eng_compile_at(c, e, ERR_FORMAT, "state $%s: expected per_seq with 1 to %zu fields", name, sizeof r->field / sizeof *r->field);
-    r->state = name;
-    for (; r->n_fields < parts->n; r->n_fields++) {
-        unsigned n;
-        const char *field = parts->members[r->n_fields].key;
-        int rc = product(c, name, json_str(parts->members[r->n_fields].value), r->field[r->n_fields].dims, &n, e);
-        if (rc)
-            return rc;
-        r->field[r->n_fields].name = field;
-        r->field[r->n_fields].n_dims = (uint8_t)n;
-        r->field[r->n_fields].type = json_eq(json_get(types, field), "f32") ? KRN_F32 : KRN_BF16;
-    }
-    return ERR_OK;
-}
-
-static bool equal(const struct eng_recurrent *a, const struct eng_recurrent *b)
-{
-    if (strcmp(a->state, b->state) || a->n_fields != b->n_fields)
-        return false;
-    for (uint32_t i = 0; i < a->n_fields; i++)
-        if (strcmp(a->field[i].name, b->field[i].name) || a->field[i].type != b->field[i].type || a->field[i].n_dims != b->field[i].n_dims ||
-            memcmp(a->field[i].dims, b->field[i].dims, sizeof a->field[i].dims))
-            return false;
-    return true;
-}
-
-int eng_state_recurrent(struct eng_compiler *c, const char *name, uint32_t *state, uint32_t *layer, struct err *e)
-{
-    const struct json *d;
-    struct eng_plan *p = c->p;
-    struct eng_recurrent r = {0};
-    uint32_t i = 0;
-    int rc;
-
-    if ((rc = declaration(c, name, "recurrent", &d, e)) || (rc = read_fields(c, name, d, &r, e)))
-        return rc;
-    if (!p->recurrent && !(p->recurrent = ARENA_ARRAY(c->mem, struct eng_recurrent, GROUPS_MAX)))
+    uint64_t bytes = eng_states_bytes(p, kv, slots), at = 0;
+    *out = NULL;
+    if (bytes == UINT64_MAX)
+        return err_set(e, ERR_UNSUPPORTED, "recurrent state $%s: no possible layout", p->recurrent[0].state);
+    eng_states *s = calloc(1, sizeof *s + p->n_recurrent * sizeof s->g[0]);
+    if (!s)
         return err_set(e, ERR_NOMEM, "recurrent states");
-    while (i < p->n_recurrent && !equal(&p->recurrent[i], &r))
-        i++;
-    if (i == GROUPS_MAX)
-        return err_set(e, ERR_LIMIT, "more than %d recurrent states", GROUPS_MAX);
-    if (i == p->n_recurrent)
-        p->recurrent[p->n_recurrent++] = r;
-    *state = i;
-    return add_layer(c, &p->recurrent[i].layers, &p->recurrent[i].n_layers, layer, e);
+    s->n = p->n_recurrent;
+    s->slots = slots;
+    s->bytes = (size_t)bytes;
+    if (bytes) {
+        void *m = mmap(NULL, s->bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+        if (m == MAP_FAILED) {
+            free(s);
+            return err_set(e, ERR_NOMEM, "recurrent states of %zu bytes", (size_t)bytes);
+        }
+        s->pool = m;
+    }
+    for (uint32_t i = 0; i < s->n; i++) {
+        group_layout(&p->recurrent[i], kv, &s->g[i].layout);
+        s->g[i].base = s->pool + at;
+        at += (uint64_t)s->g[i].layout.slot_bytes * slots;
+    }
+    *out = s;
+    return ERR_OK;
+}
+
+void eng_states_close(eng_states *s)
+{
+    if (!s)
+        return;
+    if (s->pool)
+        munmap(s->pool, s->bytes);
+    free(s);
+}
+
+const struct krn_states *eng_states_step(const eng_states *s, uint32_t *n)
+{
+    *n = s->n;
+    return s->g;
+}
+
+uint64_t eng_states_snapshot_bytes(const eng_states *s)
+{
+    uint64_t n = 0;
+    for (uint32_t i = 0; i < s->n; i++)
+        n += krn_state_kept_bytes(&s->g[i].layout);
+    return n;
+}
+
+/* Between the slot and a snapshot: matrices whole, of rows those of the last `keep` positions, oldest first. Rows before
+ * position 0 are zeros. */
+static void copy(const eng_states *s, uint32_t slot, uint32_t pos, uint8_t *snap, bool save)
+{
+    assert(slot < s->slots && pos % KRN_TILE == 0);
+    for (uint32_t i = 0; i < s->n; i++) {
+        const struct krn_state_layout *l = &s->g[i].layout;
+        for (uint32_t layer = 0; layer < l->n_layers; layer++) {
+            uint8_t *at = s->g[i].base + slot * l->slot_bytes + layer * l->layer_bytes;
+            for (const struct krn_state_field *f = l->field; f < l->field + l->n_fields; f++) {
+                bool rows = f->n_dims == 2;
+                size_t one = rows ? (size_t)f->cols * (f->type == KRN_F32 ? 4 : 2) : (size_t)f->heads * f->dk * f->dv * sizeof(float);
+                for (uint32_t k = rows ? f->keep : 1; k > 0; k--, snap += one) {
+                    uint8_t *live = at + f->offset + (rows ? (pos - k) % KRN_STATE_ROWS * one : 0);
+                    if (rows && k > pos)
+                        save ? memset(snap, 0, one) : NULL;
+                    else
+                        save ? memcpy(snap, live, one) : memcpy(live, snap, one);
+                }
+            }
+        }
+    }
+}
+
+void eng_states_save(const eng_states *s, uint32_t slot, uint32_t pos, void *dst) { copy(s, slot, pos, dst, true); }
+void eng_states_load(eng_states *s, uint32_t slot, uint32_t pos, const void *src)
+{
+    copy(s, slot, pos, (uint8_t *)(uintptr_t)src, false);
 }

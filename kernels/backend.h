@@ -9,6 +9,7 @@
 #include "base/err.h"
 #include "kernels/kv_layout.h"
 #include "kernels/op.h"
+#include "kernels/state.h"
 
 enum krn_isa { KRN_ISA_AUTO, KRN_ISA_C, KRN_ISA_AVX2, KRN_ISA_AVX512 };
 enum krn_precision {
@@ -39,6 +40,9 @@ struct krn_step {
     const uint32_t *picks;         /* [n_picks] token rows whose logits are wanted */
     const struct krn_seq *seqs;    /* [n_seqs] */
     const struct krn_pages *groups;/* [n_groups] */
+    uint32_t n_states;
+    const struct krn_states *states; /* [n_states] recurrent groups */
+    const uint32_t *slots;         /* [n_seqs] where each sequence's state lies: slot * slot_bytes; no two alike */
 };
 
 struct krn_backend_config {

@@ -23,10 +23,10 @@ static enum krn_support cpu_supports(enum krn_opcode code, enum krn_type weight)
     }
     case KRN_ATTEND_MLA:
         return krn_linear_support(weight, krn_slot_can(weight) ? KRN_TILED : KRN_PLAIN) == KRN_LINEAR_NONE ? KRN_MISSING : KRN_FAST;
-    case KRN_RMSNORM: case KRN_ATTEND: case KRN_ROUTE:
+    case KRN_RMSNORM: case KRN_ATTEND: case KRN_ROUTE: case KRN_CONV1D: case KRN_DECAY: case KRN_MIX:
         return weight == KRN_F32 || weight == KRN_F16 || weight == KRN_BF16 ? KRN_FAST : KRN_MISSING;
     case KRN_L2NORM: case KRN_ADD: case KRN_MUL: case KRN_SCALE: case KRN_SIGMOID: case KRN_SILU: case KRN_SOFTCAP: case KRN_GLU:
-    case KRN_ROPE: case KRN_PICK: case KRN_COPY:
+    case KRN_ROPE: case KRN_PICK: case KRN_COPY: case KRN_DELTA:
         return KRN_FAST;
     default:
         return KRN_MISSING;
@@ -236,6 +236,8 @@ static int cpu_submit(krn_backend *b, krn_list *l, const struct krn_step *step, 
     int rc = check_rows(b, l, step, e);
     b->step = step;
     b->list = l;
+    if (!rc && l->uses_states) rc = map_rows(b, step, e);
+    if (!rc && l->uses_states) rc = cpu_check_states(b, l, step, e);
     if (!rc && l->geometries) rc = prepare_attention(b, l, step, e);
     if (!rc && l->moe.op) rc = cpu_experts_prepare(b, l, e);
     if (rc || !step->n_tokens) return rc;

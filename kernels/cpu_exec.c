@@ -83,6 +83,37 @@ static void route_row(const krn_backend *b, const struct cpu_op *x, uint32_t row
     krn_route(b->ops, &p, at(&x->in[0], row, 0), bias, scratch, at(&x->out, row, 0), at(&x->out, row, 1));
 }
 
+/* decay: a head's a = exp(A), or -A where the file has it raised. Vectors are A [heads], dt [heads * dim]. */
+static void decay_op(const krn_backend *b, const struct cpu_op *x, uint32_t row, const float *a, const float *dt)
+{
+    const struct krn_op *op = x->op;
+    for (uint32_t h = 0; h < x->out.heads; h++) {
+        float raised = -a[h];
+        if (!op->u.decay.raised) b->ops->exp(&raised, a + h, 1);
+        b->ops->decay(at(&x->out, row, h), at(&x->in[0], row, h), dt + (size_t)h * x->out.dim, x->out.dim, raised, op->u.decay.bounded, op->u.decay.lower);
+    }
+}
+static void mix_op(const krn_backend *b, const struct cpu_op *x, uint32_t row, const float *w)
+{
+    const float *v[KRN_MIX_MAX];
+    uint32_t n = x->in[0].list;
+    for (uint32_t i = 0; i < n; i++) v[i] = at(&x->in[0], row, 0) + i * x->in[0].list_step;
+    v[n] = at(&x->in[1], row, 0);
+    b->ops->mix(at(&x->out, row, 0), v, n + 1, w, x->out.dim, x->op->u.norm.eps);
+}
+/* Row operators with two vectors of weights: expanded, or multiplied, once for the worker's rows. */
+static void two_vectors(const krn_backend *b, const struct cpu_op *x, uint32_t from, uint32_t to, float *scratch)
+{
+    const struct krn_weight *w0 = cpu_weight(b->list, x->op, 0), *w1 = cpu_weight(b->list, x->op, 1);
+    const float *p = vector(w0, scratch), *q = vector(w1, scratch + (w0 ? (size_t)w0->rows * w0->cols : 0));
+    bool mixes = x->op->code == KRN_MIX;
+    if (mixes && p) b->ops->mul(scratch, p, q, x->out.dim); /* in place is fine */
+    for (uint32_t r = from; r < to; r++) {
+        if (mixes) mix_op(b, x, r, p ? scratch : q);
+        else decay_op(b, x, r, p, q);
+    }
+}
+
 static void run_rows(const krn_backend *b, const struct cpu_op *x, unsigned class, unsigned worker, unsigned workers)
 {
     uint32_t n = cpu_rows(b, &x->out);
@@ -94,6 +125,10 @@ static void run_rows(const krn_backend *b, const struct cpu_op *x, unsigned clas
     }
     struct part p = part_of(n, 1, worker, workers);
     if (p.from == p.to) return;
+    if (x->op->code == KRN_DECAY || x->op->code == KRN_MIX) {
+        two_vectors(b, x, p.from, p.to, scratch);
+        return;
+    }
     bool route = x->op->code == KRN_ROUTE;
     const float *w = x->op->code == KRN_RMSNORM || route ? vector(cpu_weight(b->list, x->op, 0), scratch) : NULL;
     for (uint32_t r = p.from; r < p.to; r++) {
@@ -233,6 +268,7 @@ static bool run_op(const krn_backend *b, struct cpu_op *x, unsigned class, unsig
     case CPU_STORE: run_store(b, x, worker, workers); break;
     case CPU_LINEAR: return run_linear(b, x, workers);
     case CPU_ATTEND: return run_attend(b, x, worker);
+    case CPU_CONV: case CPU_DELTA: return cpu_run_state(b, x, worker);
     case CPU_ABSORB: case CPU_UNFOLD: return run_heads(b, x, worker);
     case CPU_MOE_IN: case CPU_MOE_UP: case CPU_MOE_DOWN: return cpu_experts_run(b, x, worker, workers);
     }

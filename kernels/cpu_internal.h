@@ -21,11 +21,13 @@ struct cpu_view {
     uint32_t heads, dim;
     uint32_t lo, hi;       /* arena columns that the register may touch: what cpu_order.c compares */
     uint8_t rows;          /* 0 tokens, 1 picked: also the arena */
+    uint32_t list;         /* n: a list register, entry i at p + i * list_step; 0: one register */
+    size_t list_step;
 };
 
 /* ABSORB and UNFOLD: latent.h's way in and out, a head a unit. EXPERTS becomes three: inputs gathered and quantised; gate, up and
- * activation; down and the weighted sum. */
-enum cpu_kind { CPU_ROW, CPU_QUANTISE, CPU_LINEAR, CPU_STORE, CPU_ATTEND, CPU_ABSORB, CPU_UNFOLD, CPU_MOE_IN, CPU_MOE_UP, CPU_MOE_DOWN };
+ * activation; down and the weighted sum. CONV: a block of channels of a sequence; DELTA: a head of one. */
+enum cpu_kind { CPU_ROW, CPU_QUANTISE, CPU_LINEAR, CPU_STORE, CPU_ATTEND, CPU_ABSORB, CPU_UNFOLD, CPU_MOE_IN, CPU_MOE_UP, CPU_MOE_DOWN, CPU_CONV, CPU_DELTA };
 /* How the work of an op is dealt to the workers. Ops that deal the same rows alike need no barrier between them. */
 enum cpu_deal { CPU_BY_ROWS, CPU_BY_COLS, CPU_BY_TILES, CPU_BY_UNITS };
 
@@ -38,7 +40,7 @@ struct cpu_op {
     bool wide;                     /* elementwise and costly: split by columns when there are few rows */
     uint8_t barrier;               /* bit c: workers meet before this op in class c */
     uint8_t n_in;
-    struct cpu_view in[4], out;
+    struct cpu_view in[5], out;
     uint32_t n_linear;             /* LINEAR: this many plan calls, op .. op + n_linear - 1, share one input */
     uint32_t tiles;                /* LINEAR: of all of them */
     uint32_t geometry;             /* STORE, ATTEND, ABSORB, UNFOLD */
@@ -75,7 +77,7 @@ struct krn_list {
     struct cpu_op *ops; size_t n;
     const struct krn_op *plan; size_t n_plan;
     const struct krn_weight *weights;
-    bool uses_rope, uses_tokens;
+    bool uses_rope, uses_tokens, uses_states;
     uint32_t geometries;           /* bit g: has attention of geometry g */
     struct cpu_moe moe;            /* op NULL: none; a list has one at most */
 };
@@ -127,6 +129,10 @@ size_t cpu_experts_scratch(const krn_backend *b, const krn_list *l); /* floats a
 int cpu_experts_prepare(krn_backend *b, const krn_list *l, struct err *e);
 bool cpu_experts_run(const krn_backend *b, struct cpu_op *x, unsigned worker, unsigned workers);
 
+/* cpu_states.c: recurrent layers. true: this worker finished the last piece. */
+bool cpu_run_state(const krn_backend *b, struct cpu_op *x, unsigned worker);
+int cpu_check_states(const krn_backend *b, const krn_list *l, const struct krn_step *s, struct err *e);
+size_t cpu_state_scratch(const struct cpu_op *x);
 int cpu_record(krn_backend *b, const struct krn_op *ops, size_t n, const struct krn_weight *weights, krn_list **out, struct err *e);
 void cpu_list_free(krn_list *l);
 void cpu_order(krn_list *l);

@@ -7,7 +7,7 @@
  * the first, on the worker that finishes its last piece, so that one barrier a parallel op is enough. */
 #include "kernels/cpu_internal.h"
 
-enum { SPACE_QUANT = 2, SPACE_SLOTS, SPACE_LATENT, SPACE_MOE_IN, SPACE_MOE_MID, SPACE_STATE }; /* 0 and 1 are the arenas */
+enum { SPACE_QUANT = 2, SPACE_SLOTS, SPACE_LATENT, SPACE_MOE_IN, SPACE_MOE_MID, SPACE_STATE, SPACE_RECURRENT = 1 << 16 }; /* 0 and 1 are the arenas */
 struct touch { uint32_t space, lo, hi; bool write; const struct cpu_view *view; };
 struct touches { struct touch t[8]; unsigned n; };
 
@@ -52,6 +52,12 @@ static void touches_of(const struct cpu_op *x, struct touches *s)
         view(s, &x->in[0], false);
         view(s, &x->in[1], false);
         put(s, SPACE_LATENT, 0, 1, true, NULL);
+        break;
+    case CPU_CONV: case CPU_DELTA:
+        for (unsigned i = 0; i < x->n_in; i++) view(s, &x->in[i], false);
+        layer = layer * KRN_STATE_FIELDS + x->op->u.state.field;
+        put(s, SPACE_RECURRENT + x->op->state, layer, layer + 1, true, NULL);
+        view(s, &x->out, true);
         break;
     case CPU_UNFOLD:
         put(s, SPACE_LATENT, 0, 1, false, NULL);

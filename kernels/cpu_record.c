@@ -23,13 +23,14 @@ static int resolve(struct rec *r, const struct krn_view *v, struct cpu_view *out
     const struct krn_backend_config *c = &r->b->cfg;
     if (v->rows != KRN_ROWS_TOKENS && v->rows != KRN_ROWS_PICKED) return bad(r, "a register is neither of tokens nor of picked rows");
     unsigned a = v->rows == KRN_ROWS_PICKED;
-    if (v->list) return bad(r, "a list register where one register is expected");
+    if (v->list && r->op->code != KRN_MIX) return bad(r, "a list register where one register is expected");
     if (!v->heads || !v->dim || (v->heads > 1 && v->head_stride < v->dim)) return bad(r, "a view without width, or with overlapping heads");
     uint64_t last = (uint64_t)v->shift + (uint64_t)(v->heads - 1) * v->head_stride + v->dim;
-    if (last > v->stride || (uint64_t)v->base + v->stride > c->arena_cols[a]) return bad(r, "a view reaches beyond its register or arena");
+    if (last > v->stride || (uint64_t)v->base + (uint64_t)v->stride * (v->list ? v->list : 1) > c->arena_cols[a]) return bad(r, "a view reaches beyond its register or arena");
     *out = (struct cpu_view){
         .p = r->b->arena[a] + (size_t)v->base * c->rows_max[a] + v->shift, .stride = v->stride, .head = v->heads > 1 ? v->head_stride : v->dim,
-        .heads = v->heads, .dim = v->dim, .lo = v->base, .hi = v->base + v->stride, .rows = (uint8_t)a};
+        .heads = v->heads, .dim = v->dim, .lo = v->base, .hi = v->base + v->stride * (v->list ? v->list : 1), .rows = (uint8_t)a,
+        .list = v->list, .list_step = (size_t)v->stride * c->rows_max[a]};
     return ERR_OK;
 }
 
@@ -98,10 +99,35 @@ static int route(struct rec *r)
     return ERR_OK;
 }
 
+static uint64_t values(const struct krn_weight *w) { return (uint64_t)w->rows * w->cols; }
+
+static int decay(struct rec *r)
+{
+    const struct cpu_op *x = r->x;
+    const struct krn_weight *a = cpu_weight(r->l, r->op, 0), *dt = cpu_weight(r->l, r->op, 1);
+    if (!a || !dt || values(a) != x->out.heads || values(dt) != width(&x->out)) return bad(r, "expected A a head and dt a channel");
+    if (x->in[0].heads == 1 && flat(&x->in[0]) && width(&x->in[0]) == width(&x->out)) { /* the input comes as one row */
+        r->x->in[0].heads = x->out.heads;
+        r->x->in[0].dim = x->out.dim;
+        r->x->in[0].head = x->out.dim;
+    }
+    return x->in[0].heads != x->out.heads || x->in[0].dim != x->out.dim ? bad(r, "input and output differ in shape") : ERR_OK;
+}
+static int mix(struct rec *r)
+{
+    const struct cpu_op *x = r->x;
+    const struct krn_weight *norm_w = cpu_weight(r->l, r->op, 0), *proj = cpu_weight(r->l, r->op, 1);
+    if (!x->in[0].list || x->in[0].list >= KRN_MIX_MAX || x->in[1].list || x->out.list) return bad(r, "expected a list of 1 to 63 registers and one beside it");
+    for (unsigned i = 0; i < 2; i++)
+        if (x->in[i].heads != 1 || x->in[i].dim != x->out.dim || x->out.heads != 1) return bad(r, "entries and output differ in shape");
+    if (!proj || values(proj) != x->out.dim || (norm_w && values(norm_w) != x->out.dim)) return bad(r, "expected one weight a channel");
+    return x->out.lo < x->in[0].hi && x->in[0].lo < x->out.hi ? bad(r, "the output is one of the entries") : ERR_OK;
+}
+
 static int row_op(struct rec *r)
 {
     struct cpu_op *x = r->x;
-    unsigned n_in = r->op->code == KRN_EMBED ? 0 : r->op->code == KRN_ADD || r->op->code == KRN_MUL || r->op->code == KRN_GLU ? 2 : 1;
+    unsigned n_in = r->op->code == KRN_EMBED ? 0 : r->op->code == KRN_ADD || r->op->code == KRN_MUL || r->op->code == KRN_GLU || r->op->code == KRN_MIX ? 2 : 1;
     int rc = resolve(r, &r->op->out, &x->out);
     x->kind = CPU_ROW;
     x->n_in = (uint8_t)n_in;
@@ -116,6 +142,8 @@ static int row_op(struct rec *r)
     case KRN_RMSNORM: case KRN_L2NORM: return norm(r);
     case KRN_ROPE: return rope(r);
     case KRN_ROUTE: return route(r);
+    case KRN_DECAY: return decay(r);
+    case KRN_MIX: return mix(r);
     case KRN_PICK: if (!x->out.rows) return bad(r, "the output is not a register of picked rows"); break;
     default: break;
     }
@@ -302,6 +330,40 @@ static int experts(struct rec *r)
     return cpu_experts_record(r->b, r->l, r->e);
 }
 
+/* ---- recurrent layers ------------------------------------------------------------------------------------------------ */
+/* conv1d: one input; delta: q, k, v, g, beta. Which field of the state it is, and its shape, is checked with the step. */
+static int recurrent(struct rec *r)
+{
+    struct cpu_op *x = r->x;
+    bool conv = r->op->code == KRN_CONV1D;
+    const struct krn_weight *w = cpu_weight(r->l, r->op, 0);
+    x->n_in = conv ? 1 : 5;
+    int rc = r->op->n_in < x->n_in ? bad(r, "too few inputs") : resolve(r, &r->op->out, &x->out);
+    for (unsigned i = 0; i < x->n_in && !rc; i++) rc = resolve(r, &r->op->in[i], &x->in[i]);
+    if (rc) return rc;
+    for (unsigned i = 0; i < x->n_in; i++)
+        if (x->in[i].rows || x->out.rows) return bad(r, "recurrent layers work on rows of tokens");
+    if (r->op->state == KRN_NO_STATE || r->op->u.state.field >= KRN_STATE_FIELDS) return bad(r, "no state");
+    const struct cpu_view *q = &x->in[0], *k = &x->in[1], *v = &x->in[2], *g = &x->in[3], *beta = &x->in[4];
+    if (conv) {
+        if (!flat(&x->in[0]) || !flat(&x->out) || width(&x->in[0]) != width(&x->out)) return bad(r, "input and output must be plain rows of one width");
+        if (!w || w->rows != width(&x->out) || !w->cols || w->cols > KRN_CONV_TAPS) return bad(r, "expected 1 to 16 taps a channel");
+        if (x->in[0].lo < x->out.hi && x->out.lo < x->in[0].hi) return bad(r, "output and input overlap");
+        flatten(&x->in[0]);
+        flatten(&x->out);
+    } else {
+        if (k->heads != q->heads || k->dim != q->dim || g->heads != q->heads || g->dim != q->dim) return bad(r, "q, k and g must have one shape, a decay a channel");
+        if (v->heads != q->heads || x->out.heads != v->heads || x->out.dim != v->dim) return bad(r, "v and output must have the heads of q");
+        if (width(beta) != q->heads || !flat(beta) || q->dim > KRN_DELTA_DK_MAX) return bad(r, "expected one beta a head, and keys of at most 1024 channels");
+        for (unsigned i = 0; i < 5; i++)
+            if (x->in[i].lo < x->out.hi && x->out.lo < x->in[i].hi) return bad(r, "output and input overlap");
+    }
+    x->kind = conv ? CPU_CONV : CPU_DELTA;
+    r->l->uses_states = true;
+    r->l->n++;
+    return ERR_OK;
+}
+
 /* Floats of scratch that a worker needs for this op. */
 static size_t scratch_of(const krn_backend *b, const krn_list *l, const struct cpu_op *x)
 {
@@ -311,6 +373,8 @@ static size_t scratch_of(const krn_backend *b, const krn_list *l, const struct c
     if (x->kind == CPU_UNFOLD) return g->dim_v;
     if (x->kind == CPU_MOE_UP) return cpu_experts_scratch(b, l);
     if (x->kind == CPU_ROW && x->op->code == KRN_ROUTE) return x->in[0].dim + KRN_ROUTE_SCRATCH(x->in[0].dim);
+    if (x->kind == CPU_CONV || x->kind == CPU_DELTA) return cpu_state_scratch(x);
+    if (x->kind == CPU_ROW && (x->op->code == KRN_DECAY || x->op->code == KRN_MIX)) return 2 * width(&x->out) + x->out.heads;
     return x->kind == CPU_ROW ? x->out.dim : 0;
 }
 static int grow_scratch(krn_backend *b, const krn_list *l, struct err *e)
@@ -353,6 +417,7 @@ int cpu_record(krn_backend *b, const struct krn_op *ops, size_t n, const struct 
         else if (ops[i].code == KRN_ATTEND) rc = attend(&r);
         else if (ops[i].code == KRN_ATTEND_MLA) rc = latent(&r);
         else if (ops[i].code == KRN_EXPERTS) rc = experts(&r);
+        else if (ops[i].code == KRN_CONV1D || ops[i].code == KRN_DELTA) rc = recurrent(&r);
         else if (!(rc = row_op(&r))) l->n++;
     }
     if (!rc) rc = grow_scratch(b, l, e);

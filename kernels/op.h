@@ -77,8 +77,8 @@ struct krn_op {
                  bool turned; } attend;                 /* ATTEND_MLA: rows of k_up are (head, latent channel) */
         struct { enum krn_router kind; uint32_t k, groups, keep; bool norm; float norm_eps, scale; } route;
         struct { enum krn_act act; float alpha, limit, beta, beta_u; uint32_t n; } experts;
-        struct { uint32_t field; } conv;
-        struct { bool bounded; float lower; } decay;
+        struct { uint32_t field; } state;               /* CONV1D, DELTA: of the recurrent group's layout */
+        struct { bool bounded, raised; float lower; } decay; /* raised: A holds -exp(A) already */
     } u;
 };
 

@@ -1,4 +1,4 @@
-/* kernels/ops.h - one table of row functions per instruction set; contracts in norm.h, act.h, rope.h, attend.h.
+/* kernels/ops.h - one table of row functions per instruction set; contracts in norm.h, act.h, rope.h, attend.h, delta.h, mix.h.
  *
  * The C table (ops_c.c, attend_c.c) is the definition; the AVX ones are one text (ops_simd.inc, attend_simd.inc) over the
  * 16-lane vector of simd.h, compiled twice, and give equal bits. Reentrant; no alignment is asked of any pointer. */
@@ -6,6 +6,8 @@
 #define SLUICE_KERNELS_OPS_H
 #include "kernels/act.h"
 #include "kernels/attend.h"
+#include "kernels/delta.h"
+#include "kernels/mix.h"
 #include "kernels/norm.h"
 #include "kernels/rope.h"
 
@@ -24,6 +26,11 @@ struct krn_ops {
     krn_untile_fn *untile;
     krn_merge_fn *merge;
     krn_narrow_fn *narrow;
+    krn_conv_fn *conv;
+    krn_decay_fn *decay;
+    krn_mac_fn *mac;
+    krn_keys_fn *keys;
+    krn_mix_fn *mix;
 };
 /* AUTO: the best this machine has. NULL: krn_isa_have(isa) is false. */
 const struct krn_ops *krn_ops_get(enum krn_isa isa);
@@ -34,4 +41,10 @@ krn_scores_fn krn_scores_c, krn_scores_avx2, krn_scores_avx512;
 krn_soften_fn krn_soften_c, krn_soften_avx2, krn_soften_avx512;
 krn_weigh_fn krn_weigh_c, krn_weigh_avx2, krn_weigh_avx512;
 krn_untile_fn krn_untile_c, krn_untile_avx2, krn_untile_avx512;
+/* delta_*.c's */
+krn_conv_fn krn_conv_c, krn_conv_avx2, krn_conv_avx512;
+krn_decay_fn krn_decay_c, krn_decay_avx2, krn_decay_avx512;
+krn_mac_fn krn_mac_c, krn_mac_avx2, krn_mac_avx512;
+krn_keys_fn krn_keys_c, krn_keys_avx2, krn_keys_avx512;
+krn_mix_fn krn_mix_c, krn_mix_avx2, krn_mix_avx512;
 #endif
