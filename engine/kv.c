@@ -62,7 +62,7 @@ static int size_groups(eng_kv *kv, const struct eng_plan *p, struct err *e)
 {
     const struct eng_kv_config *c = &kv->c;
     uint64_t want = eng_kv_bytes(p, c, c->slots), least = eng_kv_bytes(p, c, 1);
-    if (!want || !least)
+    if (kv->n_groups && (!want || !least)) /* recurrent layers alone keep nothing here */
         return err_set(e, ERR_UNSUPPORTED, "KV pages: %s cells, %u tokens a page, %u slots of %u tokens is no possible layout",
                        krn_types[c->type].name, c->page_tokens, c->slots, c->ctx);
     if (least > c->bytes_max)
