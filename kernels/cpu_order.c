@@ -82,12 +82,18 @@ static void touches_of(const struct cpu_op *x, struct touches *s)
 
 static bool overlap(const struct touch *a, const struct touch *b) { return a->space == b->space && a->lo < b->hi && b->lo < a->hi; }
 
+/* Row r of one is where row r of the other is. Registers that share columns but not their first one have their rows elsewhere. */
+static bool same_rows(const struct cpu_view *a, const struct cpu_view *b)
+{
+    return a->stride == b->stride && (a->lo > b->lo ? a->lo - b->lo : b->lo - a->lo) % a->stride == 0;
+}
+
 /* Does each worker touch, through a and b, only what it touched itself. */
 static bool own(const struct cpu_op *x, const struct cpu_op *y, const struct touch *a, const struct touch *b, unsigned class)
 {
     enum cpu_deal d = cpu_deal_of(x, class);
     if (d != cpu_deal_of(y, class) || x->out.rows != y->out.rows) return false;
-    if (d == CPU_BY_ROWS) return !a->view || !b->view || a->view->rows == x->out.rows;
+    if (d == CPU_BY_ROWS) return !a->view || !b->view || (a->view->rows == x->out.rows && same_rows(a->view, b->view));
     return d == CPU_BY_COLS && a->view && b->view && a->view->p == b->view->p && a->view->dim == b->view->dim;
 }
 

@@ -2,6 +2,7 @@
  * for every instruction set, number of threads, chunk, page size and company; bad plans and bad steps refused. */
 #include <stdlib.h>
 #include <string.h>
+#include "kernels/cpu_internal.h"
 #include "kernels/quantise.h"
 #include "tests/support/alloc_fail.h"
 #include "tests/support/rows.h"
@@ -450,6 +451,27 @@ START_TEST(no_memory)
 }
 END_TEST
 
+/* Ops on rows need no barrier between them as long as row r of what they share is one place: registers that overlap from another
+ * column on have other rows there. */
+START_TEST(order)
+{
+    struct err e;
+    static const struct { uint32_t written; bool waits; } cases[] = {{64, false}, {48, true}, {96, true}, {0, false}, {128, false}};
+    for (unsigned i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct krn_op ops[2] = {{.code = KRN_COPY, .n_in = 1, .in = {tok(64, 64)}, .out = tok(192, 64), .state = KRN_NO_STATE},
+                                {.code = KRN_SCALE, .n_in = 1, .in = {tok(192, 64)}, .out = tok(cases[i].written, 64), .state = KRN_NO_STATE, .u.scalar.c = 2}};
+        struct krn_backend_config c = {.isa = KRN_ISA_C, .threads = 2, .rows_max = {8, 1}, .arena_cols = {256, 1}};
+        krn_backend *b;
+        krn_list *l;
+        OK(krn_cpu.open(&b, &c, &e));
+        OK(krn_cpu.record(b, ops, 2, NULL, &l, &e));
+        ck_assert_msg((l->ops[1].barrier & 1) == cases[i].waits, "column %u", cases[i].written);
+        krn_cpu.list_free(l);
+        krn_cpu.close(b);
+    }
+}
+END_TEST
+
 START_TEST(supports)
 {
     ck_assert_int_eq(krn_cpu.supports(KRN_GLU, KRN_F32), KRN_FAST);
@@ -462,4 +484,4 @@ START_TEST(supports)
 }
 END_TEST
 
-SUITE("kernels", "cpu_backend", core, same_bits, positions, errors, no_memory, supports)
+SUITE("kernels", "cpu_backend", core, same_bits, positions, errors, no_memory, order, supports)
