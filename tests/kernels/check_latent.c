@@ -16,6 +16,7 @@ static const struct shape shapes[] = {
     {6, 24, 4, 48, 32, 90, KRN_F16, KRN_F16, false, true},    {32, 128, 64, 512, 128, 40, KRN_BF16, KRN_BF16, false, true},
     {4, 32, 8, 64, 12, 70, KRN_F32, KRN_F32, false, false},   {4, 32, 8, 64, 16, 70, KRN_Q8_0, KRN_F32, false, true},
     {4, 32, 8, 64, 16, 70, KRN_Q8_0, KRN_F32, true, true},    {4, 32, 8, 20, 16, 70, KRN_F32, KRN_F32, true, false},
+    {3, 24, 8, 32, 16, 600, KRN_F32, KRN_F32, false, true},
     {7, 16, 8, 32, 16, 1100, KRN_F32, KRN_F32, false, true},  {2, 8, 4, 16, 8, 33, KRN_BF16, KRN_F32, true, true},
 };
 enum { N_SHAPES = sizeof shapes / sizeof *shapes };
@@ -182,7 +183,7 @@ START_TEST(core)
             }
         }
     ck_assert_msg(worst <= 1e-5 * scale, "shape %d: %g of %g", _i, worst, scale);
-    static const struct way ways[] = {{KRN_ISA_C, 1, 1, 16, 0},    {KRN_ISA_C, 2, 7, 64, 2},     {KRN_ISA_AVX2, 1, 64, 16, 0}, {KRN_ISA_AVX2, 2, 1, 64, 0},
+    static const struct way ways[] = {{KRN_ISA_C, 1, 1, 16, 0},    {KRN_ISA_C, 2, 7, 64, 2},     {KRN_ISA_AVX2, 1, 64, 16, 0}, {KRN_ISA_AVX2, 2, 1, 64, 0}, {KRN_ISA_AVX2, 2, 64, 64, 0},
                                       {KRN_ISA_AVX2, 2, 7, 32, 1}, {KRN_ISA_AVX2, 2, 1400, 64, 2}, {KRN_ISA_AVX512, 2, 7, 64, 1}};
     for (unsigned k = 0; k < sizeof ways / sizeof *ways; k++) {
         if (!krn_isa_have(ways[k].isa)) continue;
