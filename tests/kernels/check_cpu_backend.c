@@ -380,8 +380,8 @@ START_TEST(errors)
         FAILS(ERR_UNSUPPORTED, "avx512", krn_cpu.open(&b, &c, &e));
     }
     const struct krn_op saved = m->ops[0];
-    m->ops[0].code = KRN_DELTA;
-    FAILS(ERR_UNSUPPORTED, "delta", krn_cpu.record(r.b, m->ops, m->n, m->w, &l, &e));
+    m->ops[0].code = KRN_LAYERNORM;
+    FAILS(ERR_UNSUPPORTED, "layernorm", krn_cpu.record(r.b, m->ops, m->n, m->w, &l, &e));
     m->ops[0] = saved;
     m->ops[0].out.base = C_END;
     FAILS(ERR_INVALID, "beyond", krn_cpu.record(r.b, m->ops, m->n, m->w, &l, &e));
