@@ -84,15 +84,15 @@ bool eng_format_is_marker(const struct eng_format *f, int32_t id)
 
 bool eng_format_marked(const struct eng_pattern *p) { return p->n && p->v[0].kind == ENG_STEP_LITERAL && p->v[0].n && p->v[0].s[0] == ENG_MARK; }
 
-bool eng_format_opens_reasoning(const struct eng_format *f, const char *text, size_t n)
+bool eng_format_ends_in(const struct eng_pattern *p, const char *text, size_t n)
 {
-    const struct eng_step *open = f->has_reasoning ? &f->reasoning.open.v[0] : NULL;
-    size_t k = open ? open->n : 0;
+    const struct eng_step *v = &p->v[0];
+    size_t k = p->n ? v->n : 0;
     while (n && strchr(" \n\r\t", text[n - 1]))
         n--;
-    while (k && (open->s[k - 1] == ENG_MARK || (n && open->s[k - 1] == text[n - 1])))
-        n -= open->s[--k] != ENG_MARK;
-    return open && !k;
+    while (k && (v->s[k - 1] == ENG_MARK || (n && v->s[k - 1] == text[n - 1])))
+        n -= v->s[--k] != ENG_MARK;
+    return p->n && !k;
 }
 
 /* ---- patterns ---------------------------------------------------------------------------------------------- */
@@ -212,9 +212,22 @@ static int read_id(struct reader *r, const struct json *v)
     return rc;
 }
 
+static int read_calls(struct reader *r, const char *field, const struct json *v)
+{
+    struct eng_tools_format *t = &r->f->tools;
+    size_t n = json_is(v, JSON_ARRAY) ? v->n : 1;
+    int rc = ERR_OK;
+    if (!n || n > ENG_CALLS_MAX - t->n_calls)
+        return wrong(r, field, "a pattern, or a list: 12 with `leading`");
+    for (size_t i = 0; i < n && !rc; i++, t->n_calls++)
+        if (!(rc = pattern(r, field, json_is(v, JSON_ARRAY) ? v->items[i] : v, OF_CALL, &t->call[t->n_calls])))
+            rc = check_call(r, &t->call[t->n_calls]);
+    return rc;
+}
+
 static int read_tools(struct reader *r, const struct json *o)
 {
-    static const char *const names[] = {"name", "when", "begin", "end", "separator", "call", "member", "id", "keys", "escape", "first_index", NULL};
+    static const char *const names[] = {"name", "when", "begin", "end", "separator", "call", "leading", "member", "id", "keys", "escape", "first_index", NULL};
     struct eng_tools_format *t = &r->f->tools;
     const struct json *call = json_get(o, "call"), *escape = json_get(o, "escape");
     int64_t first = 0;
@@ -224,13 +237,13 @@ static int read_tools(struct reader *r, const struct json *o)
         (rc = pattern(r, "member", json_get(o, "member"), OF_MEMBER, &t->member)) || (rc = check_member(r, &t->member)) || (rc = read_keys(r, json_get(o, "keys"))) ||
         (rc = read_id(r, json_get(o, "id"))))
         return rc;
-    size_t n = json_is(call, JSON_ARRAY) ? call->n : 1;
-    if (!call || !n || n > ENG_CALLS_MAX)
-        return wrong(r, "call", "a pattern, or a list of at most 12");
-    for (size_t i = 0; i < n; i++)
-        if ((rc = pattern(r, "call", json_is(call, JSON_ARRAY) ? call->items[i] : call, OF_CALL, &t->call[i])) || (rc = check_call(r, &t->call[i])))
-            return rc;
-    t->n_calls = (uint32_t)n;
+    if (!call)
+        return wrong(r, "call", "a pattern, or a list of them");
+    if ((rc = read_calls(r, "call", call)))
+        return rc;
+    t->n_anywhere = t->n_calls;
+    if (json_get(o, "leading") && (rc = read_calls(r, "leading", json_get(o, "leading"))))
+        return rc;
     if (escape && !json_eq(escape, "xml"))
         return wrong(r, "escape", "\"xml\"");
     t->xml = escape != NULL;
@@ -242,12 +255,16 @@ static int read_tools(struct reader *r, const struct json *o)
 
 static int read_reasoning(struct reader *r, const struct json *o)
 {
-    static const char *const names[] = {"name", "when", "open", "close", "drop", NULL};
+    static const char *const names[] = {"name", "when", "open", "close", "next", "content", "drop", NULL};
     struct eng_reasoning_format *t = &r->f->reasoning;
-    const struct json *drop = json_get(o, "drop");
+    const struct json *drop = json_get(o, "drop"), *content = json_get(o, "content");
     int rc;
     if ((rc = check_fields(r, o, names)) || (rc = pattern(r, "open", json_get(o, "open"), ONLY_LITERAL, &t->open)) ||
-        (rc = pattern(r, "close", json_get(o, "close"), ONLY_LITERAL, &t->close)))
+        (rc = pattern(r, "close", json_get(o, "close"), ONLY_LITERAL, &t->close)) || (rc = pattern(r, "next", json_get(o, "next"), ONLY_LITERAL, &t->next)))
+        return rc;
+    if (content && (!json_is(content, JSON_ARRAY) || content->n != 2))
+        return wrong(r, "content", "two texts: what opens it and what closes it");
+    if (content && ((rc = pattern(r, "content", content->items[0], ONLY_LITERAL, &t->content_open)) || (rc = pattern(r, "content", content->items[1], ONLY_LITERAL, &t->content_close))))
         return rc;
     if (!t->open.n || !t->close.n)
         return wrong(r, "open", "texts for `open` and `close`");

@@ -38,6 +38,7 @@ struct eng_tools_format {
     const char *name;
     struct eng_pattern begin, end, separator; /* one literal, or none */
     struct eng_pattern call[ENG_CALLS_MAX]; uint32_t n_calls;
+    uint32_t n_anywhere;                      /* of those; the others count at the beginning of an answer only */
     struct eng_pattern member;
     enum eng_id_form id; struct eng_pattern id_pattern;
     const char *key_name, *key_arguments;
@@ -47,6 +48,8 @@ struct eng_tools_format {
 struct eng_reasoning_format {
     const char *name;
     struct eng_pattern open, close;           /* one literal each */
+    struct eng_pattern next;                  /* stands between it and what follows, or none */
+    struct eng_pattern content_open, content_close; /* around content, or none */
     struct eng_pattern drop[ENG_DROPS_MAX]; uint32_t n_drops; /* markup around content that nobody needs to see */
 };
 struct eng_format {
@@ -65,8 +68,8 @@ int eng_format_read(struct eng_format *f, const struct json *chosen, const eng_t
 /* All entries of both sections hold: ERR_FORMAT names section, entry and field. */
 int eng_format_check(const struct json *sections, struct arena *a, struct err *e);
 bool eng_format_is_marker(const struct eng_format *f, int32_t id);
-/* Does the text end with the mark that opens reasoning, white space aside: an answer to this prompt begins inside. */
-bool eng_format_opens_reasoning(const struct eng_format *f, const char *text, size_t n);
+/* Does the text end with this literal, white space aside: an answer to such a prompt begins inside of what it opens. */
+bool eng_format_ends_in(const struct eng_pattern *p, const char *text, size_t n);
 /* Is this pattern one that begins with a control token. */
 bool eng_format_marked(const struct eng_pattern *p);
 #endif

@@ -276,7 +276,7 @@ static enum gw_match head(const struct eng_tools_format *f, uint32_t alt, const 
     *h = (struct gw_head){.alt = alt};
     if (!section && f->begin.n)
         m = gw_match_literal(c, &f->begin);
-    else if (p->v[0].kind != ENG_STEP_LITERAL && !section && !fresh)
+    else if ((alt >= f->n_anywhere || p->v[0].kind != ENG_STEP_LITERAL) && !section && !fresh)
         return GW_NO;
     if (m == GW_YES && !section && f->begin.n)
         skip_space(c);

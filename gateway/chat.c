@@ -41,6 +41,7 @@ void gw_chat_unref(struct gw_chat *c)
     free(c->body);
     free(c->stops);
     arena_free(&c->kept);
+    gw_call_grammar_free(&c->calls_grammar);
     arena_free(&c->mem);
     eng_ids_free(&c->ids);
     gw_served_unref(c->served);
@@ -291,6 +292,12 @@ static int submit(struct gw_chat *c, struct gw_choice *k)
         .priority = gw_tenant_limits_of(c->tenant).priority, .tenant = gw_tenant_name(c->tenant),
     };
     r.sampling.choice = k->index % q->n;
+    if (c->calls_grammar.text.len) {
+        r.grammar = c->calls_grammar.text.data;
+        r.grammar_n = (uint32_t)c->calls_grammar.text.len;
+        r.grammar_trigger = c->calls_grammar.trigger.len ? c->calls_grammar.trigger.data : NULL;
+        r.grammar_trigger_n = (uint32_t)c->calls_grammar.trigger.len;
+    }
     int rc = gw_app_queue_enter(a, c->tenant, c->served, k->n_prompt, &c->ae);
     if (rc)
         return rc;

@@ -4,6 +4,7 @@
 #include <pthread.h>
 #include "gateway/api.h"
 #include "gateway/app_internal.h"
+#include "gateway/call_grammar.h"
 #include "gateway/trace.h"
 
 #define ANSWER_BYTES_MAX (64u << 20)
@@ -57,7 +58,8 @@ struct gw_chat {
     char *stops;                   /* the list behind head.stops, with its strings */
     struct arena kept;             /* what is read after the prompt is gone: */
     struct gw_tools tools;         /* those that may be called */
-    bool in_reasoning;             /* the prompt ended inside reasoning */
+    enum gw_call_place place;      /* where the prompt left the answer */
+    struct gw_call_grammar calls_grammar; /* what the answers must follow; empty: nothing */
 
     bool no_eos;                   /* ignore_eos */
     atomic_uint n_left;            /* choices that have not settled */
@@ -75,6 +77,7 @@ int gw_chat_prepare(struct gw_chat *c); /* worker: body -> req, ids, choices; 0,
 /* chat_tools.c, for it; each 0, or the status in ae. */
 int gw_chat_check_tools(struct gw_chat *c);   /* this model can be shown tools, and its calls read */
 int gw_chat_set_reasoning(struct gw_chat *c); /* req.body gets the variables that switch reasoning */
+int gw_chat_make_grammar(struct gw_chat *c);  /* for calls that are demanded, or strict */
 int gw_chat_keep_tools(struct gw_chat *c);
 int gw_chat_open_calls(struct gw_chat *c, struct gw_choice *k); /* who reads the answer, where there is more in it than content */
 /* Loop. Takes what has come and gives it to the exchange, if there is one and it does not lag. */

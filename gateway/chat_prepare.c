@@ -81,7 +81,11 @@ static int make_prompts(struct gw_chat *c)
             return c->ae.status;
         if (eng_chat_prompt(c->served->chat, c->req.body, clock_wall_s(), &c->mem, &c->ids, &text, &e))
             return prompt_error(c, &e);
-        c->in_reasoning = eng_format_opens_reasoning(&c->served->format, text.text, text.n);
+        const struct eng_reasoning_format *r = &c->served->format.reasoning;
+        c->place = eng_format_ends_in(&r->open, text.text, text.n) ? GW_PLACE_REASONING
+                   : eng_format_ends_in(&r->content_open, text.text, text.n) ? GW_PLACE_CONTENT : GW_PLACE_START;
+        if (gw_chat_make_grammar(c))
+            return c->ae.status;
         c->prompt_end[0] = (uint32_t)c->ids.n;
         return 0;
     }

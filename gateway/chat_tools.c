@@ -1,4 +1,5 @@
 /* What tools and reasoning add to a request before it is rendered, and the reader of each answer. On the worker. */
+#include <stdio.h>
 #include <string.h>
 
 #include "gateway/chat_internal.h"
@@ -16,11 +17,6 @@ int gw_chat_check_tools(struct gw_chat *c)
                                 f->tools ? "show calls of tools" : "show tools to the model");
     if (!c->served->format.has_tools)
         return gw_api_error_set(&c->ae, 400, "unsupported_parameter", "tools", "Unsupported parameter: 'tools'. How '%.200s' spells calls is not known to this server.", c->req.model);
-    if (c->req.tools.choice != GW_TOOLS_AUTO)
-        return gw_api_error_set(&c->ae, 400, "unsupported_value", "tool_choice", "Unsupported value: 'tool_choice' that demands a call is not supported by this server.");
-    for (uint32_t i = 0; i < c->req.tools.n; i++)
-        if (c->req.tools.v[i].strict)
-            return gw_api_error_set(&c->ae, 400, "unsupported_value", "tools", "Unsupported value: 'strict' of the function '%.64s' is not supported by this server.", c->req.tools.v[i].name);
     return 0;
 }
 
@@ -78,6 +74,22 @@ int gw_chat_set_reasoning(struct gw_chat *c)
     return 0;
 }
 
+int gw_chat_make_grammar(struct gw_chat *c)
+{
+    struct err e;
+    uint32_t bad = 0;
+    char param[64];
+    if (!c->req.tools.n || c->req.tools.choice == GW_TOOLS_NONE)
+        return 0;
+    int rc = gw_call_grammar(&c->calls_grammar, &c->served->format, &c->req.tools, c->place, c->served->tok->tok, &bad, &e);
+    if (!rc)
+        return 0;
+    if (rc == ERR_NOMEM)
+        return no_memory(c);
+    snprintf(param, sizeof param, "tools[%u].function.parameters", bad);
+    return gw_api_error_set(&c->ae, 400, "invalid_function_parameters", param, "Invalid schema for function '%.64s': %s", c->req.tools.v[bad].name, e.msg);
+}
+
 /* Tools outlive the request's memory: answers are read by them. */
 int gw_chat_keep_tools(struct gw_chat *c)
 {
@@ -87,7 +99,7 @@ int gw_chat_keep_tools(struct gw_chat *c)
 int gw_chat_open_calls(struct gw_chat *c, struct gw_choice *k)
 {
     const struct eng_format *f = &c->served->format;
-    struct gw_calls_config cfg = {.format = f, .tools = c->tools.n ? &c->tools : NULL, .in_reasoning = c->in_reasoning, .whole = !c->req.stream,
+    struct gw_calls_config cfg = {.format = f, .tools = c->tools.n ? &c->tools : NULL, .in_reasoning = c->place == GW_PLACE_REASONING, .whole = !c->req.stream,
                                   .id_prefix = c->api->call_prefix, .bytes_max = ANSWER_BYTES_MAX};
     if (c->req.prompts || (!f->has_reasoning && !c->tools.n && !f->n_markers))
         return 0;

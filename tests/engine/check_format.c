@@ -10,9 +10,9 @@ static struct err e;
 
 static const struct { const char *dir, *tools, *reasoning; } published[] = {
     {"deepseek-r1-distill-llama", "deepseek_v3", "think"}, {"deepseek-v3", "deepseek_v3", NULL}, {"deepseek-v3.1", "deepseek_v3_1", "think"}, {"gemma3", NULL, NULL},
-    {"gpt-oss", "harmony", "harmony"}, {"hermes3-tool-use", "hermes", NULL}, {"kimi-k2", "kimi_k2", NULL}, {"kimi-k2-instruct", "kimi_k2", NULL},
+    {"gpt-oss", "harmony", "harmony"}, {"hermes3-tool-use", "qwen2", NULL}, {"kimi-k2", "kimi_k2", NULL}, {"kimi-k2-instruct", "kimi_k2", NULL},
     {"kimi-k3", "kimi_k3", "kimi_k3"}, {"llama3.1", "llama3", NULL}, {"minimax-m2", "minimax_m2", "think"}, {"mistral-nemo", "mistral", NULL}, {"mistral-v1", NULL, NULL},
-    {"phi3.5", NULL, NULL}, {"qwen2.5", "hermes", NULL}, {"qwen3", "hermes", "think"}, {"qwen3-coder", "qwen3_coder", NULL}, {"smollm2", NULL, NULL},
+    {"phi3.5", NULL, NULL}, {"qwen2.5", "qwen2", NULL}, {"qwen3", "qwen2", "think"}, {"qwen3-coder", "qwen3_coder", NULL}, {"smollm2", NULL, NULL},
     {"smollm3", NULL, "think"}};
 
 START_TEST(choosing)

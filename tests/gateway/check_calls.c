@@ -143,6 +143,10 @@ static const struct { const char *tools, *reasoning; bool in_reasoning; const ch
     {"harmony", "harmony", false, "^<|channel|>commentary^<|message|>I will look.^<|end|>^<|start|>assistant to=functions.now^<|channel|>commentary json^<|message|>{}",
      "T:I will look.|C:0 now#call_0|A:{}|E:"},
     {"harmony", "harmony", false, "^<|channel|>final^<|message|>say <|channel|> to=functions.now", "T:say <|channel|> to=functions.now"},
+    {"qwen2", NULL, false, "```json\n{\n  \"name\": \"" W "\",\n  \"arguments\": " P "\n}\n```", "C:0 " W "#call_0|A:" P "|E:"},
+    {"qwen2", NULL, false, "{\"name\": \"" W "\", \"arguments\": " P "}", "C:0 " W "#call_0|A:" P "|E:"},
+    {"qwen2", NULL, false, "Like this:\n```json\n{\"name\": \"" W "\", \"arguments\": " P "}\n```", "T:Like this:\n```json\n{\"name\": \"" W "\", \"arguments\": " P "}\n```"},
+    {"qwen2", NULL, false, "```json\n{\"city\": 1}\n```", "T:```json\n{\"city\": 1}\n```"},
     {NULL, "think", true, "a\n\n</think>\nb\n", "R:a|T:b\n"},
 };
 

@@ -132,6 +132,17 @@ START_TEST(openai)
     s = ask(CHAT, SAY(CALL_F, TOOLS ",\"max_tokens\":13,\"stream\":true")); /* cut: what was said stays, and the end says so */
     ck_assert_str_eq(joined(s, "\"index\":0,\"function\":{\"arguments\":\""), "{\\\"x\\\"");
     has(s, "\"finish_reason\":\"length\"");
+    uint64_t before = fake_counts(fake).grammars; /* calls that are demanded, or strict, are the engine's to enforce */
+    ask(CHAT, SAY(CALL_F, TOOLS));
+    ck_assert_uint_eq(fake_counts(fake).grammars, before);
+    s = ask(CHAT, SAY(CALL_F, TOOLS ",\"tool_choice\":\"required\""));
+    has(s, "\"finish_reason\":\"tool_calls\"");
+    ask(CHAT, SAY(CALL_F, "\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"f\",\"strict\":true}}]"));
+    ck_assert_uint_eq(fake_counts(fake).grammars, before + 2);
+    s = ask(CHAT, SAY("x", "\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"f\",\"strict\":true,\"parameters\":{\"type\":\"object\",\"properties\":{\"x\":{\"not\":{}}}}}}]"));
+    has(s, " 400 ");
+    has(s, "\"param\":\"tools[0].function.parameters\"");
+    has(s, "#/properties/x");
     s = ask(CHAT, SAY("ok", TOOLS ",\"logprobs\":true,\"stream\":true"));
     has(s, "\"content\":\"ok\"},\"logprobs\":{\"content\":[{\"token\"");
     close_all();

@@ -66,6 +66,12 @@ int32_t eng_tok_find(const eng_tok *t, const char *piece, size_t n)
     return n == 5 && !memcmp(piece, "<|", 2) && piece[2] >= 'a' && piece[2] <= 'c' && !memcmp(piece + 3, "|>", 2) ? 1990 + piece[2] - 'a' : -1;
 }
 
+bool eng_tok_is_control(const eng_tok *t, int32_t id)
+{
+    (void)t;
+    return id >= 1990 && id < 1993;
+}
+
 bool eng_tok_is_special(const eng_tok *t, int32_t id)
 {
     (void)t;

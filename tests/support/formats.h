@@ -21,7 +21,7 @@ static const char formats_vocabulary[] =
     "\"normalizer\":null,\"pre_tokenizer\":{\"type\":\"ByteLevel\",\"add_prefix_space\":false,\"use_regex\":true},"
     "\"decoder\":{\"type\":\"ByteLevel\"},\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":0},\"merges\":[]}}";
 
-/* {"tools", "reasoning"} of the sheet that all inherit. */
+/* {"tools", "reasoning"} of a sheet that adds to what all inherit. */
 static const struct json *formats_sections(struct arena *a)
 {
     struct err e;
@@ -30,7 +30,7 @@ static const struct json *formats_sections(struct arena *a)
     struct json *copy;
     struct buf b;
     OK(eng_sheets_open(&s, NULL, &e));
-    OK(eng_sheets_merge(s, "formats", a, &m, &e));
+    OK(eng_sheets_merge(s, "qwen2", a, &m, &e));
     buf_init(&b, 1u << 20);
     json_put(&b, m);
     OK(json_parse(&copy, b.data, b.len, &json_strict, a, &e));
@@ -51,6 +51,14 @@ static void formats_pick(struct json *out, const struct json *sections, const ch
     json_set(a, out, section, o);
 }
 
+static eng_tok *formats_tokenizer(void)
+{
+    struct err e;
+    eng_tok *tok;
+    OK(eng_tok_open_json(&tok, formats_vocabulary, sizeof formats_vocabulary - 1, NULL, 0, &e));
+    return tok;
+}
+
 /* tools, reasoning: names of entries, NULL: none. marked: the vocabulary has the control tokens as special ones. In a; fails the test. */
 static struct eng_format *formats_open(const char *tools, const char *reasoning, bool marked, struct arena *a)
 {
@@ -62,7 +70,7 @@ static struct eng_format *formats_open(const char *tools, const char *reasoning,
     formats_pick(chosen, sections, "tools", tools, a);
     formats_pick(chosen, sections, "reasoning", reasoning, a);
     if (marked)
-        OK(eng_tok_open_json(&tok, formats_vocabulary, sizeof formats_vocabulary - 1, NULL, 0, &e));
+        tok = formats_tokenizer();
     OK(eng_format_read(f, chosen, tok, a, &e));
     eng_tok_close(tok);
     return f;
