@@ -568,6 +568,8 @@ static void on_io(evutil_socket_t fd, short what, void *arg)
 {
     (void)fd;
     struct gw_conn *c = arg;
+    if (atomic_load_explicit(&c->loop->asleep, memory_order_relaxed))
+        atomic_store_explicit(&c->loop->asleep, false, memory_order_relaxed); /* it runs: who posts need not wake it */
     if (what & EV_WRITE) {
         if (c->state == CONN_HANDSHAKE) {
             conn_handshake(c);

@@ -1,6 +1,8 @@
-/* One thread, one event base. Deadlines are kept in a list per kind: every kind has one duration, so appending keeps a list
- * sorted, arming costs a few pointers, and one libevent timer stands for all. Work that must not run inside a caller's stack
- * (freeing a connection, its on_gone, going on with bytes read ahead) waits on the to-do list for the next turn. */
+/* One thread, one event base. A turn: poll, what the sockets have, then posted tasks, the to-do list, the application's on_turn, and
+ * last the deadlines, so that bytes which lie in a socket count before the clock does. Deadlines are kept in a list per kind: every
+ * kind has one duration, so appending keeps a list sorted, arming costs a few pointers, and one libevent timer stands for all. Work
+ * that must not run inside a caller's stack (freeing a connection, its on_gone, going on with bytes read ahead) waits on the to-do
+ * list for the end of the turn. Who posts a task wakes the loop only if it sleeps: a system call a turn, not one a task. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,6 +15,8 @@
 #include "base/clock.h"
 #include "base/hash.h"
 #include "gateway/server_internal.h"
+
+#define TASKS_KEPT 4096 /* room for so many stays with the loop */
 
 /* ---- deadlines ------------------------------------------------------------------------------------------- */
 void deadline_drop(struct deadline *d)
@@ -56,12 +60,11 @@ static struct gw_conn *deadline_conn(struct deadline *d, enum dl_kind kind)
     return (struct gw_conn *)(void *)((char *)d - off);
 }
 
-static void on_timer(evutil_socket_t fd, short what, void *arg)
+static void run_deadlines(gw_loop *l)
 {
-    (void)fd;
-    (void)what;
-    gw_loop *l = arg;
-    uint64_t now = clock_now_ns(), next = UINT64_MAX;
+    uint64_t now, next = UINT64_MAX;
+    if (l->timer_at == UINT64_MAX || l->timer_at > (now = clock_now_ns()))
+        return;
     l->timer_at = UINT64_MAX;
     for (unsigned k = 0; k < DL_N; k++) {
         struct deadline *head = &l->lists[k], *d;
@@ -77,16 +80,21 @@ static void on_timer(evutil_socket_t fd, short what, void *arg)
         timer_set(l, next, now);
 }
 
+static void on_timer(evutil_socket_t fd, short what, void *arg)
+{
+    gw_loop *l = arg;
+    (void)fd;
+    (void)what;
+    l->timer_at = 0; /* its clock is coarse: whatever ours says, the lists are looked through and the timer set again */
+}
+
 /* ---- to do ----------------------------------------------------------------------------------------------- */
 void loop_todo(gw_loop *l, struct gw_conn *c, uint8_t what)
 {
-    static const struct timeval at_once = {0, 0};
     bool queued = c->todo & TODO_QUEUED;
     c->todo |= what | TODO_QUEUED;
     if (queued)
         return;
-    if (!l->todo) /* a timer of zero runs after the next poll: sockets are not starved by work that renews itself */
-        event_add(&l->todo_ev, &at_once);
     c->todo_next = l->todo;
     l->todo = c;
 }
@@ -101,13 +109,6 @@ void loop_run_todo(gw_loop *l)
         c->todo = 0;
         conn_do(c, what);
     }
-}
-
-static void on_todo(evutil_socket_t fd, short what, void *arg)
-{
-    (void)fd;
-    (void)what;
-    loop_run_todo(arg);
 }
 
 /* ---- posted tasks ---------------------------------------------------------------------------------------- */
@@ -135,7 +136,7 @@ int gw_loop_post(gw_loop *l, void (*fn)(void *), void *arg)
             rc = ERR_AGAIN;
     }
     if (!rc) {
-        wake = l->n_tasks == 0;
+        wake = atomic_exchange(&l->asleep, false);
         l->tasks[l->n_tasks++] = (struct task){fn, arg};
     }
     pthread_mutex_unlock(&l->lock);
@@ -160,24 +161,48 @@ static void run_tasks(gw_loop *l, bool last)
 {
     pthread_mutex_lock(&l->lock);
     struct task *t = l->tasks;
-    size_t n = l->n_tasks;
-    l->tasks = NULL;
-    l->n_tasks = l->tasks_cap = 0;
+    size_t n = l->n_tasks, cap = l->tasks_cap;
+    l->tasks = l->tasks_spare; /* the two change places: no memory is asked for in the long run */
+    l->tasks_cap = l->spare_cap;
+    l->n_tasks = 0;
     if (last)
         l->closed = true;
     pthread_mutex_unlock(&l->lock);
     for (size_t i = 0; i < n; i++)
         t[i].fn(t[i].arg);
-    free(t);
+    if (cap > TASKS_KEPT) {
+        free(t);
+        t = NULL;
+        cap = 0;
+    }
+    l->tasks_spare = t;
+    l->spare_cap = cap;
 }
 
 static void on_wake(evutil_socket_t fd, short what, void *arg)
 {
+    gw_loop *l = arg;
     uint64_t n;
     (void)what;
-    if (read((int)fd, &n, sizeof n) < 0 && errno != EAGAIN && errno != EINTR)
-        return;
-    run_tasks(arg, false);
+    if (!l->edge && read((int)fd, &n, sizeof n) < 0)
+        return; /* the tasks are run at the end of the turn in any case */
+}
+
+/* The end of a turn. True: there is more to do at once, after a look at the sockets, which are not starved by work that renews itself. */
+static bool settle(gw_loop *l)
+{
+    const struct gw_handler *h = &l->server->cfg.handler;
+    if (loop_posts_waiting(l))
+        run_tasks(l, false);
+    loop_run_todo(l);
+    run_deadlines(l);
+    if (h->on_turn)
+        h->on_turn(h->ctx);
+    pthread_mutex_lock(&l->lock);
+    bool more = l->n_tasks || l->todo || l->stop;
+    atomic_store(&l->asleep, !more);
+    pthread_mutex_unlock(&l->lock);
+    return more;
 }
 
 /* ---- small things ---------------------------------------------------------------------------------------- */
@@ -219,9 +244,9 @@ int loop_open(gw_loop **out, gw_server *s, unsigned index, struct err *e)
         loop_close(l);
         return err_set(e, ERR_IO, "event loop %u: %s", index, strerror(errno));
     }
-    event_assign(&l->wake_ev, l->base, l->wake_fd, EV_READ | EV_PERSIST, on_wake, l);
+    l->edge = event_base_get_features(l->base) & EV_FEATURE_ET; /* then every write is an event of its own and none has to be read */
+    event_assign(&l->wake_ev, l->base, l->wake_fd, (short)(EV_READ | EV_PERSIST | (l->edge ? EV_ET : 0)), on_wake, l);
     event_assign(&l->timer_ev, l->base, -1, 0, on_timer, l);
-    event_assign(&l->todo_ev, l->base, -1, 0, on_todo, l);
     event_add(&l->wake_ev, NULL);
     *out = l;
     return ERR_OK;
@@ -233,7 +258,8 @@ static void *loop_main(void *arg)
     char name[16];
     snprintf(name, sizeof name, "gw-loop-%u", l->index % 1000);
     pthread_setname_np(pthread_self(), name);
-    event_base_loop(l->base, EVLOOP_NO_EXIT_ON_EMPTY);
+    while (!l->stop)
+        event_base_loop(l->base, EVLOOP_NO_EXIT_ON_EMPTY | EVLOOP_ONCE | (settle(l) ? EVLOOP_NONBLOCK : 0));
     run_tasks(l, true);
     loop_run_todo(l);
     return NULL;
@@ -261,7 +287,7 @@ static void stop_task(void *arg)
     for (struct gw_conn *c = l->conns; c; c = c->next)
         conn_lost(c, GW_GONE_STOPPED);
     loop_run_todo(l);
-    event_base_loopbreak(l->base);
+    l->stop = true;
 }
 
 void loop_close(gw_loop *l)
@@ -288,5 +314,6 @@ void loop_close(gw_loop *l)
     pthread_mutex_destroy(&l->lock);
     buf_free(&l->out);
     free(l->tasks);
+    free(l->tasks_spare);
     free(l);
 }

@@ -65,6 +65,8 @@ struct gw_handler {
     void (*on_request)(void *ctx, gw_exchange *x, const struct gw_request *r);
     /* May be NULL. For logs: every exchange, once, after its end; and what was refused before it was one (then method_name and path are "-"). */
     void (*on_done)(void *ctx, const struct gw_request *r, const struct gw_done *d);
+    /* May be NULL. The end of a loop's turn, before it sleeps: what its callbacks gathered for other threads is handed over once. */
+    void (*on_turn)(void *ctx);
 };
 
 gw_loop *gw_exchange_loop(const gw_exchange *x);

@@ -86,11 +86,11 @@ struct gw_loop {
     unsigned index;
     struct event_base *base;
     pthread_t thread;
-    bool started, draining;
+    bool started, draining, stop, edge; /* edge: wake_fd is edge-triggered */
     SSL_CTX *tls;                      /* its own: reference counts are then not shared between cores */
     struct listener *listeners;        /* one an address, more after a take-over from more loops */
     unsigned n_listeners;
-    struct event resume_ev, wake_ev, timer_ev, todo_ev;
+    struct event resume_ev, wake_ev, timer_ev;
     bool accept_paused, accept_full;   /* full: too many handshakes */
     unsigned handshakes, handshakes_max; /* open ones; this loop's share */
     int wake_fd;
@@ -101,9 +101,10 @@ struct gw_loop {
     uint64_t id_seed, id_count;
     int64_t date_s;
     char date[40];
-    pthread_mutex_t lock;              /* of the four below */
-    struct task *tasks;
-    size_t n_tasks, tasks_cap;
+    pthread_mutex_t lock;              /* of tasks, n_tasks, tasks_cap, closed */
+    struct task *tasks, *tasks_spare;  /* spare: the loop's own, empty */
+    size_t n_tasks, tasks_cap, spare_cap;
+    _Atomic bool asleep;               /* set with the lock held; cleared by whoever wakes it, or by what woke it */
     bool closed;
     _Atomic uint64_t n[sizeof(struct gw_counters) / 8]; /* by field of gw_counters; written by this loop, posts by anyone */
     char in[IN_BYTES];
