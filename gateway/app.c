@@ -431,9 +431,11 @@ static void on_done(void *ctx, const struct gw_request *r, const struct gw_done 
     buf_free(&b);
 }
 
+static void on_turn(void *ctx) { gw_work_wake(((struct gw_app *)ctx)->cfg.work); }
+
 struct gw_handler gw_app_handler(gw_app *a)
 {
-    return (struct gw_handler){.ctx = a, .on_head = on_head, .on_request = on_request, .on_done = a->cfg.access ? on_done : NULL};
+    return (struct gw_handler){.ctx = a, .on_turn = on_turn, .on_head = on_head, .on_request = on_request, .on_done = a->cfg.access ? on_done : NULL};
 }
 void gw_app_set_server(gw_app *a, gw_server *s) { atomic_store(&a->server, s); }
 void gw_app_stop(gw_app *a) { atomic_store(&a->stopping, true); }

@@ -1,8 +1,8 @@
 /* One request for text, from the whole request to the end of its answer.
  *
  *   loop     gw_chat_start    the tenant's place is taken, the body moved out        -> worker
- *   worker   prepare          JSON, template, tokens, length, choices (chat_prepare.c) -> loop
- *   loop     prepared         queue and rate are charged, submit, headers go out     -> engine client
+ *   worker   prepare          JSON, template, tokens, length, choices (chat_prepare.c)
+ *            admit            queue and rate are charged, submit                     -> engine; a stream or an error: -> loop
  *   client   on_engine        text is put into the choice's `pend`; its end settles  -> loop
  *   loop     pump             pend -> pieces, or the whole answer (chat_answer.c)
  *   loop     on_gone          at any time: x dies, the engine is told to cancel
@@ -17,6 +17,8 @@
 #include "base/log.h"
 #include "gateway/chat_internal.h"
 #include "gateway/openai_out.h"
+
+#define SMALL_BODY 8192 /* bytes of a request that is prepared in no time */
 
 static void choices_free(struct gw_chat *c)
 {
@@ -136,13 +138,44 @@ static void settle(struct gw_chat *c, struct gw_choice *k, const struct gw_strea
 
 /* ---- loop --------------------------------------------------------------------------------------------------- */
 
+static void begin_stream(struct gw_chat *c)
+{
+    struct buf b;
+    c->begun = true;
+    gw_metrics_answer(&c->app->metrics, c->api->route, 200);
+    struct gw_app_headers h;
+    gw_app_headers(&h, c->api->route, c->x, c->tenant);
+    gw_stream_start(c->x, 200, NULL, h.h, h.n, c->api->heartbeat);
+    if (!c->api->begin)
+        return;
+    buf_init(&b, 1u << 20);
+    c->api->begin(&b, &c->head);
+    if (gw_stream_write(c->x, b.data, b.len) == ERR_AGAIN)
+        gw_chat_pause(c, true);
+    buf_free(&b);
+}
+
+/* What the worker found wrong, or had no room for. */
+static void refused(struct gw_chat *c)
+{
+    gw_app_error(c->app, c->x, c->api->route, &c->ae);
+    c->x = NULL;
+    gw_chat_unref(c);
+}
+
 static void pump(void *arg)
 {
     struct gw_chat *c = arg;
     pthread_mutex_lock(&c->lock);
     c->posted = false;
     pthread_mutex_unlock(&c->lock);
-    gw_chat_deliver(c);
+    if (c->x && c->ae.status) {
+        refused(c);
+    } else if (c->x) {
+        if (c->streaming && !c->begun)
+            begin_stream(c);
+        gw_chat_deliver(c);
+    }
     gw_chat_unref(c);
 }
 
@@ -161,7 +194,8 @@ static void on_gone(void *ctx, gw_exchange *x, enum gw_gone why)
     struct gw_chat *c = ctx;
     (void)x;
     atomic_store(&c->gone, 1 + (int)why);
-    gw_chat_cancel(c);
+    if (gw_chat_admitted(c))
+        gw_chat_cancel(c);
     c->x = NULL;
     gw_chat_unref(c);
 }
@@ -232,7 +266,7 @@ static void on_engine(void *ctx, const struct gw_stream_event *ev)
         k->end.text = NULL;
         k->end.n = 0;
     }
-    bool wake = !c->posted && (end || (c->streaming && ev->n));
+    bool wake = !c->posted && c->admitted && (end || (c->streaming && ev->n));
     if (wake)
         c->posted = true;
     pthread_mutex_unlock(&c->lock);
@@ -243,20 +277,6 @@ static void on_engine(void *ctx, const struct gw_stream_event *ev)
 }
 
 /* ---- worker ----------------------------------------------------------------------------------------------- */
-
-static void prepared(void *arg);
-
-static void prepare(void *arg)
-{
-    struct gw_chat *c = arg;
-    if (!atomic_load(&c->gone))
-        gw_chat_prepare(c);
-    if (!post(c, prepared))
-        gw_tenant_leave(c->tenant, 0, clock_now_ns()); /* the loop has ended: nobody waits for an answer */
-    gw_chat_unref(c);
-}
-
-/* ---- loop: from prepared to submitted --------------------------------------------------------------------- */
 
 static void free_prompt(struct gw_chat *c) /* the engine client has its own copy */
 {
@@ -342,35 +362,42 @@ static int admit(struct gw_chat *c)
     return rc;
 }
 
-static void begin_stream(struct gw_chat *c)
+bool gw_chat_admitted(struct gw_chat *c)
 {
-    struct buf b;
-    gw_metrics_answer(&c->app->metrics, c->api->route, 200);
-    struct gw_app_headers h;
-    gw_app_headers(&h, c->api->route, c->x, c->tenant);
-    gw_stream_start(c->x, 200, NULL, h.h, h.n, c->api->heartbeat);
-    if (!c->api->begin)
-        return;
-    buf_init(&b, 1u << 20);
-    c->api->begin(&b, &c->head);
-    if (gw_stream_write(c->x, b.data, b.len) == ERR_AGAIN)
-        gw_chat_pause(c, true);
-    buf_free(&b);
+    pthread_mutex_lock(&c->lock);
+    bool yes = c->admitted;
+    pthread_mutex_unlock(&c->lock);
+    return yes;
 }
 
-static void prepared(void *arg)
+/* From here on the loop may look at all of it. What came from the engine meanwhile has waited for that. */
+static void hand_over(struct gw_chat *c)
+{
+    bool news = c->ae.status || c->streaming;
+    pthread_mutex_lock(&c->lock);
+    for (uint32_t i = 0; i < c->n_choices && !news; i++)
+        news = c->choices[i].ended;
+    c->admitted = true;
+    c->posted = news;
+    bool gone = atomic_load(&c->gone);
+    pthread_mutex_unlock(&c->lock);
+    if (gone)
+        gw_chat_cancel(c); /* the loop saw its end too early to say so, or says it now as well */
+    if (news)
+        post(c, pump);
+}
+
+static void prepare(void *arg)
 {
     struct gw_chat *c = arg;
-    if (!c->x) {
+    if (atomic_load(&c->gone)) {
         gw_tenant_leave(c->tenant, 0, clock_now_ns());
-    } else if (admit(c)) {
-        gw_app_error(c->app, c->x, c->api->route, &c->ae);
-        c->x = NULL;
-        gw_chat_unref(c);
-    } else if (c->streaming) {
-        begin_stream(c);
+    } else {
+        gw_chat_prepare(c);
+        admit(c);
     }
     free_prompt(c);
+    hand_over(c);
     gw_chat_unref(c);
 }
 
@@ -435,7 +462,7 @@ void gw_chat_start(struct gw_app *a, const struct gw_api *api, gw_exchange *x, c
     gw_runs_add(&a->runs, &c->run);
     gw_exchange_watch(x, &(struct gw_watch){c, on_gone, on_room});
     atomic_fetch_add(&c->refs, 1); /* the job's */
-    if (gw_work_put(a->cfg.work, prepare, c, &e)) {
+    if (gw_work_put(a->cfg.work, prepare, c, c->body_n > SMALL_BODY, &e)) {
         gw_chat_unref(c);
         gw_tenant_leave(tenant, 0, clock_now_ns());
         refuse(a, x, api->route, e.code == ERR_AGAIN ? 429 : 503, e.code == ERR_AGAIN ? "queue_full" : "engine_unavailable",

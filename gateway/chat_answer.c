@@ -122,7 +122,8 @@ static void piece_done(struct gw_choice *k, const struct gw_piece *p)
 
 static void answer_error(struct gw_chat *c, const struct gw_api_error *ae)
 {
-    gw_chat_cancel(c);
+    if (gw_chat_admitted(c))
+        gw_chat_cancel(c);
     gw_app_error(c->app, c->x, c->api->route, ae);
     drop_exchange(c);
 }
@@ -213,7 +214,7 @@ void gw_chat_break(struct gw_chat *c, const struct gw_api_error *ae)
 {
     struct buf b;
     atomic_store(&c->gone, 1 + GW_GONE_CLOSED); /* a prompt that is being prepared goes no further */
-    if (!c->streaming) {
+    if (!c->begun) {
         answer_error(c, ae);
         return;
     }

@@ -14,8 +14,8 @@ struct gw_choice {
     struct gw_chat *c;
     uint32_t index, prompt;        /* number in the answer; of its prompt */
     uint32_t n_prompt;             /* its prompt's tokens */
-    uint64_t stream_id;            /* loop, after submit */
-    bool submitted;                /* loop */
+    uint64_t stream_id;            /* worker; loop, once admitted */
+    bool submitted;                /* the same */
 
     uint64_t first_ns, last_ns;    /* client */
     uint32_t n_out;
@@ -45,9 +45,10 @@ struct gw_chat {
     char trace[GW_TRACE_ID];       /* the caller's, or "" */
     struct gw_running run;         /* for the lists and logs */
     gw_exchange *x;                /* loop; NULL: ended */
-    bool streaming, paused;
+    bool begun, paused;            /* loop. begun: a stream's head went out */
+    bool streaming;                /* worker; others, once admitted: the answer is a stream */
 
-    char *body; size_t body_n;     /* worker, then loop */
+    char *body; size_t body_n;     /* worker */
     struct arena mem;
     struct gw_served *served;      /* kept to the end: head points into it */
     struct gw_chat_req req;
@@ -67,7 +68,8 @@ struct gw_chat {
     atomic_uint_fast64_t out;      /* tokens of output, as they settle */
 
     pthread_mutex_t lock;
-    bool posted;
+    bool admitted;                 /* lock: the worker is through with it, whatever came of it (ae.status); choices and streaming stand */
+    bool posted;                   /* lock */
     uint32_t n_choices;
     struct gw_choice *choices;
 };
@@ -82,7 +84,8 @@ int gw_chat_keep_tools(struct gw_chat *c);
 int gw_chat_open_calls(struct gw_chat *c, struct gw_choice *k); /* who reads the answer, where there is more in it than content */
 /* Loop. Takes what has come and gives it to the exchange, if there is one and it does not lag. */
 void gw_chat_deliver(struct gw_chat *c);
-void gw_chat_cancel(struct gw_chat *c);        /* loop: tells the engine that nobody waits for what is not finished */
+bool gw_chat_admitted(struct gw_chat *c);
+void gw_chat_cancel(struct gw_chat *c);        /* tells the engine that nobody waits for what is not finished; before admission the worker does, once it sees `gone` */
 void gw_chat_break(struct gw_chat *c, const struct gw_api_error *ae); /* loop: the exchange ends with this error, whatever it was at */
 void gw_chat_pause(struct gw_chat *c, bool paused);
 void gw_chat_end_error(const struct gw_chat *c, const struct gw_stream_event *ev, struct gw_api_error *ae);

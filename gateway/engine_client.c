@@ -1,7 +1,7 @@
-/* The line to the engine.
+/* The states of the line to the engine.
  *
  *   DOWN        a retry timer runs (back-off doubles from backoff_ms_min to backoff_ms_max)     -> connect_now
- *   CONNECTING  a bufferevent connects; connect_ms                                              -> on_connected
+ *   CONNECTING  the socket connects; connect_ms                                                 -> gw_client_connected
  *   GREETING    our HELLO is out, the engine's is awaited; greet_ms                             -> on_hello
  *   FETCHING    tokenizer and template are fetched by digest (a tokenizer that we have is not)  -> on_blob
  *   UP          streams run; PING after ping_ms of silence, given up after silence_ms
@@ -10,18 +10,12 @@
  * An engine answers HELLO only after it has generated a token of its own, so UP means that the device works. */
 #include "gateway/engine_client.h"
 
-#include <arpa/inet.h>
 #include <errno.h>
-#include <event2/buffer.h>
-#include <event2/bufferevent.h>
 #include <event2/event.h>
-#include <netinet/tcp.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
-#include <sys/socket.h>
-#include <sys/un.h>
 #include <unistd.h>
 
 #include "base/clock.h"
@@ -29,6 +23,7 @@
 #include "gateway/engine_client_internal.h"
 
 #define TICK_MS 100
+#define LINK_BYTES_MAX ((size_t)512 << 20) /* what is owed to the engine; beyond it requests are refused */
 
 
 void gw_engine_config_default(struct gw_engine_config *c)
@@ -38,21 +33,6 @@ void gw_engine_config_default(struct gw_engine_config *c)
 }
 
 static void line_down(struct gw_engine *g, const char *why);
-
-/* ---- sending ---------------------------------------------------------------------------------------------- */
-
-bool gw_line_send(struct gw_engine *g, uint16_t type, uint64_t request, const void *body, size_t n)
-{
-    if (!g->bev)
-        return false;
-    buf_reset(&g->out);
-    if (!eng_frame_put(&g->out, type, request, body, n))
-        return false;
-    bool ok = !bufferevent_write(g->bev, g->out.data, g->out.len);
-    if (g->out.cap > (1u << 20))
-        buf_free(&g->out); /* one huge prompt must not keep its size forever */
-    return ok;
-}
 
 void gw_line_wake(struct gw_engine *g)
 {
@@ -65,7 +45,9 @@ void gw_line_wake(struct gw_engine *g)
 
 static void to_state(struct gw_engine *g, enum line_state s)
 {
+    pthread_mutex_lock(&g->lock);
     g->state = s;
+    pthread_mutex_unlock(&g->lock);
     g->state_since_ns = clock_now_ns();
 }
 
@@ -215,103 +197,33 @@ static void on_frame(struct gw_engine *g, const struct eng_frame *f)
     }
 }
 
-static void on_read(struct bufferevent *bev, void *ctx)
+void gw_client_bytes(struct gw_engine *g, const void *p, size_t n)
 {
-    struct gw_engine *g = ctx;
-    struct evbuffer *in = bufferevent_get_input(bev);
     struct eng_frame f;
     struct err e;
-    size_t n;
-    int got = 0;
+    int fd = g->fd, got = 0;
     g->heard_ns = clock_now_ns();
-    while (g->bev == bev && (n = evbuffer_get_contiguous_space(in)) > 0) {
-        if (eng_frame_feed(&g->reader, evbuffer_pullup(in, (ev_ssize_t)n), n, &e)) {
-            line_down(g, e.msg);
-            return;
-        }
-        evbuffer_drain(in, n);
-        while (g->bev == bev && (got = eng_frame_next(&g->reader, &f, &e)) > 0)
-            on_frame(g, &f);
-        if (g->bev == bev && got < 0) {
-            line_down(g, e.msg);
-            return;
-        }
+    if (eng_frame_feed(&g->reader, p, n, &e)) {
+        line_down(g, e.msg);
+        return;
     }
+    while (g->fd == fd && (got = eng_frame_next(&g->reader, &f, &e)) > 0)
+        on_frame(g, &f);
+    if (g->fd == fd && got < 0)
+        line_down(g, e.msg);
 }
 
-static void on_event(struct bufferevent *bev, short what, void *ctx)
+void gw_client_broken(struct gw_engine *g, const char *why) { line_down(g, why); }
+
+void gw_client_connected(struct gw_engine *g)
 {
-    struct gw_engine *g = ctx;
-    (void)bev;
-    if (what & BEV_EVENT_CONNECTED) {
-        char hello[64];
-        g->heard_ns = clock_now_ns();
-        to_state(g, LINE_GREETING);
-        gw_line_send(g, ENG_FR_HELLO, 0, hello, (size_t)snprintf(hello, sizeof hello, "{\"proto\":%d,\"role\":\"gateway\"}", ENG_PROTO));
-    } else if (what & (BEV_EVENT_EOF | BEV_EVENT_ERROR)) {
-        int err = EVUTIL_SOCKET_ERROR();
-        line_down(g, what & BEV_EVENT_EOF ? "closed by the engine" : evutil_socket_error_to_string(err));
-    }
+    char hello[64];
+    g->heard_ns = clock_now_ns();
+    to_state(g, LINE_GREETING);
+    gw_line_send(g, ENG_FR_HELLO, 0, hello, (size_t)snprintf(hello, sizeof hello, "{\"proto\":%d,\"role\":\"gateway\"}", ENG_PROTO));
 }
 
 /* ---- connecting ------------------------------------------------------------------------------------------- */
-
-union any_addr { struct sockaddr sa; struct sockaddr_un un; struct sockaddr_in in; struct sockaddr_in6 in6; };
-
-static bool split_host_port(const char *s, char host[64], unsigned *port)
-{
-    const char *colon = strrchr(s, ':');
-    char *end;
-    if (!colon || colon == s || !colon[1] || (size_t)(colon - s) >= 64)
-        return false;
-    unsigned long p = strtoul(colon + 1, &end, 10);
-    if (*end || p == 0 || p > 65535)
-        return false;
-    size_t skip = *s == '[' && colon[-1] == ']';
-    size_t n = (size_t)(colon - s) - 2 * skip;
-    memcpy(host, s + skip, n);
-    host[n] = 0;
-    *port = (unsigned)p;
-    return true;
-}
-
-/* Only this machine: the line carries prompts in the clear. */
-static int parse_address(const char *s, union any_addr *out, socklen_t *len, struct err *e)
-{
-    char host[64];
-    unsigned port;
-    const char *path = !strncmp(s, "unix:", 5) ? s + 5 : *s == '/' ? s : NULL;
-    memset(out, 0, sizeof *out);
-    if (path) {
-        size_t n = strlen(path);
-        if (!n || n >= sizeof out->un.sun_path)
-            return err_set(e, ERR_INVALID, "engine address '%s': expected a path of 1 to %zu bytes", s, sizeof out->un.sun_path - 1);
-        out->un.sun_family = AF_UNIX;
-        memcpy(out->un.sun_path, path, n + 1);
-        *len = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + n + 1);
-        return ERR_OK;
-    }
-    if (!split_host_port(s, host, &port))
-        return err_set(e, ERR_INVALID, "engine address '%s': expected unix:/path or host:port", s);
-    if (!strcmp(host, "localhost"))
-        memcpy(host, "127.0.0.1", 10);
-    if (inet_pton(AF_INET, host, &out->in.sin_addr) == 1) {
-        out->in.sin_family = AF_INET;
-        out->in.sin_port = htons((uint16_t)port);
-        *len = sizeof out->in;
-        if ((ntohl(out->in.sin_addr.s_addr) >> 24) == 127)
-            return ERR_OK;
-    } else if (inet_pton(AF_INET6, host, &out->in6.sin6_addr) == 1) {
-        out->in6.sin6_family = AF_INET6;
-        out->in6.sin6_port = htons((uint16_t)port);
-        *len = sizeof out->in6;
-        if (IN6_IS_ADDR_LOOPBACK(&out->in6.sin6_addr))
-            return ERR_OK;
-    } else {
-        return err_set(e, ERR_INVALID, "engine address '%s': expected a numeric address or localhost", s);
-    }
-    return err_set(e, ERR_UNSUPPORTED, "engine address '%s' is not on this machine, and the line to the engine is not encrypted", s);
-}
 
 static void schedule_retry(struct gw_engine *g)
 {
@@ -327,12 +239,10 @@ static void line_down(struct gw_engine *g, const char *why)
         log_warn("engine: connection lost (%s)", why);
     else
         log_debug("engine: not there (%s)", why);
-    if (g->bev)
-        bufferevent_free(g->bev);
-    g->bev = NULL;
+    to_state(g, LINE_DOWN);
+    gw_line_close(g);
     eng_frame_reader_free(&g->reader);
     eng_frame_reader_init(&g->reader, g->cfg.blob_bytes_max + HASH_BYTES);
-    to_state(g, LINE_DOWN);
     atomic_store(&g->up, false);
     gw_streams_line_down(g);
     if (was_up && g->cfg.changed)
@@ -343,28 +253,12 @@ static void line_down(struct gw_engine *g, const char *why)
 static void connect_now(evutil_socket_t fd, short what, void *ctx)
 {
     struct gw_engine *g = ctx;
-    union any_addr addr;
-    socklen_t len;
+    struct err e = {0};
     (void)fd;
     (void)what;
-    if (parse_address(g->address, &addr, &len, NULL)) /* was checked at open */
-        return;
     to_state(g, LINE_CONNECTING);
-    g->bev = bufferevent_socket_new(g->base, -1, BEV_OPT_CLOSE_ON_FREE | BEV_OPT_DEFER_CALLBACKS);
-    if (!g->bev) {
-        line_down(g, "out of memory");
-        return;
-    }
-    bufferevent_setcb(g->bev, on_read, NULL, on_event, g);
-    bufferevent_enable(g->bev, EV_READ | EV_WRITE);
-    if (bufferevent_socket_connect(g->bev, &addr.sa, (int)len)) {
-        line_down(g, strerror(errno));
-        return;
-    }
-    if (addr.sa.sa_family != AF_UNIX) {
-        int one = 1;
-        setsockopt(bufferevent_getfd(g->bev), IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
-    }
+    if (!gw_line_connect(g, &e))
+        line_down(g, e.msg);
 }
 
 /* ---- the thread ------------------------------------------------------------------------------------------- */
@@ -396,6 +290,7 @@ static void on_wake(evutil_socket_t fd, short what, void *ctx)
     while (read((int)fd, &n, sizeof n) < 0 && errno == EINTR)
         ;
     gw_streams_commands(g);
+    gw_line_watch(g);
     pthread_mutex_lock(&g->lock);
     bool closing = g->closing;
     pthread_mutex_unlock(&g->lock);
@@ -406,6 +301,7 @@ static void on_wake(evutil_socket_t fd, short what, void *ctx)
 static void *run(void *ctx)
 {
     struct gw_engine *g = ctx;
+    pthread_setname_np(pthread_self(), "gw-engine");
     connect_now(-1, 0, g);
     event_base_dispatch(g->base);
     gw_streams_commands(g);
@@ -416,9 +312,9 @@ static void *run(void *ctx)
 int gw_engine_open(gw_engine **out, const struct gw_engine_config *cfg, struct err *e)
 {
     static const struct timeval tick = {0, TICK_MS * 1000};
-    union any_addr addr;
+    union gw_line_addr addr;
     socklen_t len;
-    int rc = parse_address(cfg->address, &addr, &len, e);
+    int rc = gw_line_address(cfg->address, &addr, &len, e);
     *out = NULL;
     if (rc)
         return rc;
@@ -426,13 +322,15 @@ int gw_engine_open(gw_engine **out, const struct gw_engine_config *cfg, struct e
     if (!g)
         return err_set(e, ERR_NOMEM, "engine client");
     g->cfg = *cfg;
-    g->wake_fd = -1;
+    g->wake_fd = g->fd = -1;
     g->inbox_tail = &g->inbox;
     g->backoff_ms = cfg->backoff_ms_min;
     pthread_mutex_init(&g->lock, NULL);
+    pthread_cond_init(&g->sent, NULL);
     atomic_init(&g->next_id, 1);
     eng_frame_reader_init(&g->reader, cfg->blob_bytes_max + HASH_BYTES);
-    buf_init(&g->out, (size_t)cfg->blob_bytes_max * 2);
+    buf_init(&g->out, LINK_BYTES_MAX);
+    buf_init(&g->wire, LINK_BYTES_MAX);
     buf_init(&g->hello, GW_DESCRIPTION_BYTES_MAX);
     buf_init(&g->tmpl, cfg->blob_bytes_max);
     arena_init(&g->d_mem, 8 * (size_t)GW_DESCRIPTION_BYTES_MAX);
@@ -471,27 +369,24 @@ void gw_engine_close(gw_engine *g)
     if (!g)
         return;
     gw_engine_stop(g);
-    if (g->bev)
-        bufferevent_free(g->bev);
+    gw_line_close(g);
     if (g->wake)
         event_free(g->wake);
     if (g->tick)
         event_free(g->tick);
     if (g->retry)
         event_free(g->retry);
-    if (g->base) {
-        event_base_loop(g->base, EVLOOP_NONBLOCK); /* a callback still deferred holds the bufferevent that was just freed */
+    if (g->base)
         event_base_free(g->base);
-    }
     if (g->wake_fd >= 0)
         close(g->wake_fd);
     eng_frame_reader_free(&g->reader);
     gw_served_unref(g->served);
     gw_tok_unref(g->tok);
-    buf_free(&g->out);
     buf_free(&g->hello);
     buf_free(&g->tmpl);
     arena_free(&g->d_mem);
+    pthread_cond_destroy(&g->sent);
     pthread_mutex_destroy(&g->lock);
     free(g->address);
     free(g);
@@ -512,6 +407,7 @@ void gw_engine_stats(gw_engine *g, struct gw_engine_stats *s)
     pthread_mutex_lock(&g->lock);
     s->has_engine = g->has_engine_stats;
     s->engine = g->engine_stats;
+    s->link_bytes = gw_line_unsent(g);
     pthread_mutex_unlock(&g->lock);
     s->up = atomic_load(&g->up);
     s->connects = atomic_load(&g->connects);

@@ -5,7 +5,8 @@
  * Invariant: a stream ends with exactly one GW_ST_DONE, GW_ST_REFUSED or GW_ST_LOST event; nothing follows it. A stream that outlives a
  *            connection is sent again with the tokens it has, the same seed and the bytes already delivered, so its text goes on as if
  *            nothing had happened; only to an engine of equal identity (gateway/served.h).
- * Threads:   submit, cancel, pause, the getters: any. Events arrive on the client's thread and must not block.
+ * Threads:   submit, cancel, pause, the getters: any; submit sends on the caller's thread. Events arrive on the client's thread, also
+ *            while submit has not returned, and must not block.
  * States:    down -> connecting -> greeting (HELLO awaited) -> fetching (blobs) -> up -> down; see the head of the .c. */
 #ifndef SLUICE_GATEWAY_ENGINE_CLIENT_H
 #define SLUICE_GATEWAY_ENGINE_CLIENT_H
@@ -59,6 +60,7 @@ struct gw_engine_stats {
     uint64_t connects, restarts;     /* connections that reached `up`; of those, with another process than the one before */
     uint64_t resubmitted, lost;      /* streams */
     size_t streams;
+    size_t link_bytes;               /* owed to the engine and not yet taken */
     bool has_engine; struct eng_stats engine; /* the last STATS frame */
 };
 void gw_engine_stats(gw_engine *g, struct gw_engine_stats *s);

@@ -16,6 +16,7 @@
 
 /* ---- the object ------------------------------------------------------------------------------------------- */
 
+/* The lock is held in these three. */
 static struct gw_stream *find(struct gw_engine *g, uint64_t id)
 {
     struct gw_stream *s = g->bucket[id % STREAM_BUCKETS];
@@ -35,16 +36,48 @@ static void link_in(struct gw_engine *g, struct gw_stream *s)
     else
         g->first = s;
     g->last = s;
+    g->n_unsent++;
+}
+
+static void set_sent(struct gw_engine *g, struct gw_stream *s, bool sent)
+{
+    if (s->sent && !sent)
+        g->n_unsent++;
+    else if (!s->sent && sent)
+        g->n_unsent--;
+    s->sent = sent;
 }
 
 static void unlink_out(struct gw_engine *g, struct gw_stream *s)
 {
     struct gw_stream **b = &g->bucket[s->id % STREAM_BUCKETS];
+    pthread_mutex_lock(&g->lock);
+    set_sent(g, s, true);
     while (*b != s)
         b = &(*b)->next_in_bucket;
     *b = s->next_in_bucket;
     *(s->prev ? &s->prev->next : &g->first) = s->next;
     *(s->next ? &s->next->prev : &g->last) = s->prev;
+    pthread_mutex_unlock(&g->lock);
+}
+
+/* Client's thread: the first unsent stream after s, or of all. */
+static struct gw_stream *next_unsent(struct gw_engine *g, struct gw_stream *s)
+{
+    pthread_mutex_lock(&g->lock);
+    for (s = s ? s->next : g->n_unsent ? g->first : NULL; s && s->sent;)
+        s = s->next;
+    pthread_mutex_unlock(&g->lock);
+    return s;
+}
+
+static struct gw_stream *find_any(struct gw_engine *g, uint64_t id, bool *sent)
+{
+    pthread_mutex_lock(&g->lock);
+    struct gw_stream *s = find(g, id);
+    *sent = s && s->sent;
+    pthread_mutex_unlock(&g->lock);
+    return s;
 }
 
 static void stream_free(struct gw_stream *s)
@@ -172,13 +205,18 @@ static int put_command(struct gw_engine *g, const struct command *c, struct err 
     return ERR_OK;
 }
 
+static bool put_frame(const struct gw_stream *s, struct buf *frames);
+
 int gw_engine_submit(gw_engine *g, const struct eng_request *r, struct gw_served *served, bool patient, gw_stream_fn f, void *ctx, uint64_t *id, struct err *e)
 {
+    struct buf frames;
+    int rc = ERR_OK;
     if (atomic_fetch_add(&g->n_streams, 1) >= g->cfg.streams_max) {
         atomic_fetch_sub(&g->n_streams, 1);
         return err_set(e, ERR_AGAIN, "%zu requests are running or waiting, the most allowed", g->cfg.streams_max);
     }
     struct gw_stream *s = stream_new(r);
+    buf_init(&frames, SUBMIT_BYTES_MAX);
     if (!s) {
         atomic_fetch_sub(&g->n_streams, 1);
         return err_set(e, ERR_NOMEM, "request of %u tokens", r->n_ids);
@@ -188,8 +226,22 @@ int gw_engine_submit(gw_engine *g, const struct eng_request *r, struct gw_served
     s->patient = patient;
     s->f = f;
     s->ctx = ctx;
-    *id = s->id; /* before the command: events may come at once */
-    int rc = put_command(g, &(struct command){.type = CMD_SUBMIT, .id = s->id, .stream = s}, e);
+    s->waiting_since_ns = clock_now_ns();
+    *id = s->id; /* before it is sent: events may come at once */
+    if (!put_frame(s, &frames))
+        rc = err_set(e, ERR_NOMEM, "request of %u tokens", r->n_ids);
+    pthread_mutex_lock(&g->lock);
+    if (!rc && g->closing)
+        rc = err_set(e, ERR_CLOSED, "the gateway is stopping");
+    if (!rc) { /* what cannot be sent now is sent when the line is up, by the client's thread */
+        link_in(g, s);
+        if (g->state == LINE_UP && !memcmp(served->d.identity, g->d.identity, HASH_BYTES) && gw_line_put(g, &frames)) {
+            set_sent(g, s, true);
+            gw_line_flush(g);
+        }
+    }
+    pthread_mutex_unlock(&g->lock);
+    buf_free(&frames);
     if (rc) {
         atomic_fetch_sub(&g->n_streams, 1);
         stream_free(s);
@@ -216,11 +268,23 @@ static void send_pause(struct gw_engine *g, const struct gw_stream *s)
     gw_line_send(g, ENG_FR_PAUSE, s->id, &on, 1);
 }
 
+/* SUBMIT of what the stream is by now. */
+static bool put_frame(const struct gw_stream *s, struct buf *frames)
+{
+    struct eng_request r = s->req;
+    struct buf b;
+    r.n_ids = s->n_prompt + s->req.n_done;
+    buf_init(&b, SUBMIT_BYTES_MAX);
+    bool ok = eng_frame_put_submit(&b, &r, clock_now_ns()) && eng_frame_put(frames, ENG_FR_SUBMIT, s->id, b.data, b.len);
+    buf_free(&b);
+    return ok;
+}
+
+/* Client's thread: one that the engine does not have. */
 static void send_stream(struct gw_engine *g, struct gw_stream *s)
 {
-    struct buf b;
+    struct buf frames;
     uint32_t n_out = s->req.n_ids - s->n_prompt;
-    bool again = s->accepted;
 
     if (memcmp(s->served->d.identity, g->d.identity, HASH_BYTES)) {
         lose(g, s, ERR_UNSUPPORTED, "the engine came back with another model or another arithmetic");
@@ -229,37 +293,33 @@ static void send_stream(struct gw_engine *g, struct gw_stream *s)
     s->req.n_done = n_out ? n_out - 1 : 0; /* see the head of this file */
     s->regenerated = n_out ? 1 : 0;
     s->req.text_skip = s->text_bytes;
-    struct eng_request r = s->req;
-    r.n_ids = s->n_prompt + s->req.n_done;
-    buf_init(&b, SUBMIT_BYTES_MAX);
-    bool ok = eng_frame_put_submit(&b, &r, clock_now_ns()) && gw_line_send(g, ENG_FR_SUBMIT, s->id, b.data, b.len);
-    buf_free(&b);
+    buf_init(&frames, SUBMIT_BYTES_MAX);
+    bool ok = put_frame(s, &frames);
+    pthread_mutex_lock(&g->lock);
+    if (ok && (ok = gw_line_put(g, &frames))) {
+        set_sent(g, s, true);
+        gw_line_flush(g);
+    }
+    pthread_mutex_unlock(&g->lock);
+    buf_free(&frames);
     if (!ok) {
         lose(g, s, ERR_NOMEM, "out of memory while sending the request to the engine");
         return;
     }
-    s->sent = true;
     s->retry_at_ns = 0;
-    if (again)
+    if (s->accepted)
         atomic_fetch_add(&g->resubmitted, 1);
     if (s->paused)
         send_pause(g, s);
 }
 
-static void do_submit(struct gw_engine *g, struct gw_stream *s)
-{
-    link_in(g, s);
-    s->waiting_since_ns = clock_now_ns();
-    if (g->state == LINE_UP)
-        send_stream(g, s);
-}
-
 static void do_cancel(struct gw_engine *g, uint64_t id)
 {
-    struct gw_stream *s = find(g, id);
+    bool sent;
+    struct gw_stream *s = find_any(g, id, &sent);
     if (!s)
         return;
-    if (s->sent && g->state == LINE_UP)
+    if (sent && g->state == LINE_UP)
         gw_line_send(g, ENG_FR_CANCEL, id, NULL, 0);
     struct gw_stream_event ev = {.type = GW_ST_DONE, .finish = ENG_CANCELLED, .stop = -1};
     ev.usage.prompt_tokens = s->n_prompt;
@@ -269,11 +329,12 @@ static void do_cancel(struct gw_engine *g, uint64_t id)
 
 static void do_pause(struct gw_engine *g, uint64_t id, bool on)
 {
-    struct gw_stream *s = find(g, id);
+    bool sent;
+    struct gw_stream *s = find_any(g, id, &sent);
     if (!s || s->paused == on)
         return;
     s->paused = on;
-    if (s->sent && g->state == LINE_UP)
+    if (sent && g->state == LINE_UP)
         send_pause(g, s);
 }
 
@@ -286,9 +347,7 @@ void gw_streams_commands(struct gw_engine *g)
     pthread_mutex_unlock(&g->lock);
     while (c) {
         struct command *next = c->next;
-        if (c->type == CMD_SUBMIT)
-            do_submit(g, c->stream);
-        else if (c->type == CMD_CANCEL)
+        if (c->type == CMD_CANCEL)
             do_cancel(g, c->id);
         else
             do_pause(g, c->id, c->on);
@@ -397,7 +456,9 @@ static void on_refused(struct gw_engine *g, struct gw_stream *s, const struct en
         return;
     }
     if ((code == ERR_AGAIN || code == ERR_CLOSED) && (s->patient || s->accepted)) {
-        s->sent = false;
+        pthread_mutex_lock(&g->lock);
+        set_sent(g, s, false);
+        pthread_mutex_unlock(&g->lock);
         s->retry_at_ns = clock_now_ns() + AGAIN_NS;
         if (!s->waiting_since_ns)
             s->waiting_since_ns = clock_now_ns();
@@ -409,8 +470,9 @@ static void on_refused(struct gw_engine *g, struct gw_stream *s, const struct en
 
 void gw_streams_frame(struct gw_engine *g, const struct eng_frame *f)
 {
-    struct gw_stream *s = find(g, f->request);
-    if (!s || !s->sent)
+    bool sent;
+    struct gw_stream *s = find_any(g, f->request, &sent);
+    if (!sent)
         return; /* cancelled meanwhile */
     if (f->type == ENG_FR_REFUSED) {
         on_refused(g, s, f);
@@ -428,37 +490,37 @@ void gw_streams_frame(struct gw_engine *g, const struct eng_frame *f)
 
 /* ---- the line's life -------------------------------------------------------------------------------------- */
 
+/* A stream that is handled here may end and be freed: its follower is looked up first. Followers are freed by nobody else. */
 void gw_streams_line_up(struct gw_engine *g)
 {
-    for (struct gw_stream *s = g->first, *next; s && g->state == LINE_UP; s = next) {
-        next = s->next;
-        if (!s->sent)
-            send_stream(g, s);
+    for (struct gw_stream *s = next_unsent(g, NULL), *next; s && g->state == LINE_UP; s = next) {
+        next = next_unsent(g, s);
+        send_stream(g, s);
     }
 }
 
 void gw_streams_line_down(struct gw_engine *g)
 {
     uint64_t now = clock_now_ns();
+    pthread_mutex_lock(&g->lock);
     for (struct gw_stream *s = g->first; s; s = s->next) {
         if (s->sent) {
             s->accepted = true; /* a second sending is a resubmission: never refused for being full */
             s->waiting_since_ns = now;
+            set_sent(g, s, false);
         }
-        s->sent = false;
         s->retry_at_ns = 0;
     }
+    pthread_mutex_unlock(&g->lock);
 }
 
 void gw_streams_tick(struct gw_engine *g, uint64_t now_ns)
 {
-    for (struct gw_stream *s = g->first, *next; s; s = next) {
-        next = s->next;
-        if (s->sent)
-            continue;
+    for (struct gw_stream *s = next_unsent(g, NULL), *next; s; s = next) {
+        next = next_unsent(g, s);
         if (s->req.deadline_ns && now_ns >= s->req.deadline_ns)
             lose(g, s, ERR_TIMEOUT, "the request's deadline passed while no engine was there");
-        else if (s->waiting_since_ns && now_ns - s->waiting_since_ns >= g->cfg.lost_ms * NS_PER_MS)
+        else if (s->waiting_since_ns && now_ns > s->waiting_since_ns && now_ns - s->waiting_since_ns >= g->cfg.lost_ms * NS_PER_MS)
             g->state == LINE_UP ? lose(g, s, ERR_AGAIN, "the engine stayed full for too long")
                                 : lose(g, s, ERR_CLOSED, "the engine went away and did not come back in time");
         else if (g->state == LINE_UP && now_ns >= s->retry_at_ns)
@@ -468,6 +530,12 @@ void gw_streams_tick(struct gw_engine *g, uint64_t now_ns)
 
 void gw_streams_end_all(struct gw_engine *g, const char *why)
 {
-    while (g->first)
-        lose(g, g->first, ERR_CLOSED, why);
+    for (;;) {
+        pthread_mutex_lock(&g->lock);
+        struct gw_stream *s = g->first;
+        pthread_mutex_unlock(&g->lock);
+        if (!s)
+            break;
+        lose(g, s, ERR_CLOSED, why);
+    }
 }

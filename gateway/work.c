@@ -1,36 +1,72 @@
-/* A ring under one lock: jobs are milliseconds long, so the lock is never what anybody waits for. */
+/* A ring under one lock. A small job takes some ten microseconds, less than waking a thread does: one awake thread works off a burst of
+ * them, and another is woken only if many wait or those that are awake have a big one in hand. */
 #include "gateway/work.h"
 
 #include <pthread.h>
-#include <stdbool.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 
-struct job { gw_work_fn f; void *ctx; };
+enum { JOBS_PER_THREAD = 8 }; /* more of them waiting for each awake thread are worth another's wake-up */
+struct job { gw_work_fn f; void *ctx; bool big; };
 struct gw_work {
     pthread_mutex_t lock;
     pthread_cond_t wake;
     struct job *ring;
     size_t cap, head, n;
+    unsigned awake, idle, called;  /* threads that come back soon; that sleep; calls that no sleeper has heard yet (it counts as awake) */
+    atomic_bool fresh;             /* something was put since the last gw_work_wake */
     bool closing;
     pthread_t *threads;
     unsigned n_threads;
 };
 
+/* These two hold the lock. */
+static void call_another(gw_work *w)
+{
+    if (!w->idle || w->n <= (size_t)w->awake * JOBS_PER_THREAD)
+        return;
+    w->idle--;
+    w->awake++;
+    w->called++;
+    pthread_cond_signal(&w->wake);
+}
+
+static void sleep_until_called(gw_work *w)
+{
+    w->awake--;
+    w->idle++;
+    while (!w->called && !w->closing)
+        pthread_cond_wait(&w->wake, &w->lock);
+    if (w->called) {
+        w->called--;
+    } else {
+        w->idle--;
+        w->awake++;
+    }
+}
+
 static void *worker(void *arg)
 {
     gw_work *w = arg;
+    pthread_setname_np(pthread_self(), "gw-work");
     pthread_mutex_lock(&w->lock);
+    w->awake++;
     for (;;) {
         while (!w->n && !w->closing)
-            pthread_cond_wait(&w->wake, &w->lock);
+            sleep_until_called(w);
         if (!w->n)
             break;
         struct job j = w->ring[w->head];
         w->head = (w->head + 1) % w->cap;
         w->n--;
+        if (j.big) {
+            w->awake--;
+            call_another(w);
+        }
         pthread_mutex_unlock(&w->lock);
         j.f(j.ctx);
         pthread_mutex_lock(&w->lock);
+        w->awake += j.big;
     }
     pthread_mutex_unlock(&w->lock);
     return NULL;
@@ -85,7 +121,7 @@ void gw_work_close(gw_work *w)
     free(w);
 }
 
-int gw_work_put(gw_work *w, gw_work_fn f, void *ctx, struct err *e)
+int gw_work_put(gw_work *w, gw_work_fn f, void *ctx, bool big, struct err *e)
 {
     int rc = ERR_OK;
     pthread_mutex_lock(&w->lock);
@@ -94,11 +130,20 @@ int gw_work_put(gw_work *w, gw_work_fn f, void *ctx, struct err *e)
     } else if (w->n == w->cap) {
         rc = err_set(e, ERR_AGAIN, "%zu requests wait to be prepared, the most allowed", w->n);
     } else {
-        w->ring[(w->head + w->n++) % w->cap] = (struct job){f, ctx};
-        pthread_cond_signal(&w->wake);
+        w->ring[(w->head + w->n++) % w->cap] = (struct job){f, ctx, big};
+        atomic_store_explicit(&w->fresh, true, memory_order_relaxed);
     }
     pthread_mutex_unlock(&w->lock);
     return rc;
+}
+
+void gw_work_wake(gw_work *w)
+{
+    if (!atomic_load_explicit(&w->fresh, memory_order_relaxed) || !atomic_exchange(&w->fresh, false))
+        return;
+    pthread_mutex_lock(&w->lock);
+    call_another(w);
+    pthread_mutex_unlock(&w->lock);
 }
 
 size_t gw_work_waiting(gw_work *w)
