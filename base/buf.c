@@ -64,19 +64,39 @@ bool buf_add(struct buf *b, const void *p, size_t n)
 bool buf_str(struct buf *b, const char *s) { return buf_add(b, s, strlen(s)); }
 bool buf_char(struct buf *b, char c) { return buf_add(b, &c, 1); }
 
+bool buf_uint(struct buf *b, uint64_t v)
+{
+    char s[20], *p = s + sizeof s;
+    do
+        *--p = (char)('0' + v % 10);
+    while (v /= 10);
+    return buf_add(b, p, (size_t)(s + sizeof s - p));
+}
+
+bool buf_milli(struct buf *b, uint64_t v)
+{
+    char s[4] = {'.', (char)('0' + v / 100 % 10), (char)('0' + v / 10 % 10), (char)('0' + v % 10)};
+    return buf_uint(b, v / 1000) && buf_add(b, s, sizeof s);
+}
+
 bool buf_printf(struct buf *b, const char *fmt, ...)
 {
     va_list ap;
+    size_t room = b->data && !b->failed ? b->cap - b->len : 0; /* with the NUL; often enough, and then once is enough */
     va_start(ap, fmt);
-    int n = vsnprintf(NULL, 0, fmt, ap);
+    int n = vsnprintf(room ? b->data + b->len : NULL, room, fmt, ap);
     va_end(ap);
     if (n < 0 || !buf_reserve(b, (size_t)n)) {
+        if (room)
+            b->data[b->len] = 0;
         b->failed = true;
         return false;
     }
-    va_start(ap, fmt);
-    vsnprintf(b->data + b->len, (size_t)n + 1, fmt, ap);
-    va_end(ap);
+    if ((size_t)n >= room) {
+        va_start(ap, fmt);
+        vsnprintf(b->data + b->len, (size_t)n + 1, fmt, ap);
+        va_end(ap);
+    }
     b->len += (size_t)n;
     return true;
 }

@@ -21,6 +21,8 @@ bool buf_reserve(struct buf *b, size_t more);
 bool buf_add(struct buf *b, const void *p, size_t n);
 bool buf_str(struct buf *b, const char *s);
 bool buf_char(struct buf *b, char c);
+bool buf_uint(struct buf *b, uint64_t v);    /* decimal */
+bool buf_milli(struct buf *b, uint64_t v);   /* v / 1000 with three decimals */
 bool buf_printf(struct buf *b, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 void buf_consume(struct buf *b, size_t n);   /* drops n bytes from the front (memmove) */
 

@@ -84,15 +84,19 @@ static ssize_t sock_result(ssize_t n, int wait)
 
 static ssize_t conn_read(struct gw_conn *c, void *p, size_t n)
 {
-    if (c->ssl)
+    if (c->ssl) {
+        tls_warm(c);
         return tls_read(c->ssl, p, n);
+    }
     return sock_result(recv(c->fd, p, n, 0), IO_READ);
 }
 
 static ssize_t conn_write(struct gw_conn *c, const void *p, size_t n)
 {
-    if (c->ssl)
+    if (c->ssl) {
+        tls_warm(c);
         return tls_write(c->ssl, p, n);
+    }
     return sock_result(send(c->fd, p, n, MSG_NOSIGNAL), IO_WRITE);
 }
 
@@ -150,6 +154,7 @@ void conn_lost(struct gw_conn *c, enum gw_gone why)
     COUNT_BY(l, pipeline_bytes, -c->ahead.len); /* freed later: the parser may stand in it */
     buf_free(&c->out);
     c->out_off = 0;
+    tls_cool(c);
     close(c->fd);
     c->fd = -1;
     c->state = CONN_DEAD;
@@ -503,6 +508,7 @@ static void conn_handshake(struct gw_conn *c)
     }
     watch_output(c, false);
     if (rc == 1) {
+        tls_warm(c);
         handshake_over(c);
         COUNT(c->loop, handshakes);
         if (SSL_session_reused(c->ssl))

@@ -57,23 +57,14 @@ static void put_field(struct buf *b, const char *name, const char *value)
     buf_add(b, "\r\n", 2);
 }
 
-static void put_number(struct buf *b, size_t v, const char *after)
-{
-    char s[24], *p = s + sizeof s;
-    do
-        *--p = (char)('0' + v % 10);
-    while (v /= 10);
-    buf_add(b, p, (size_t)(s + sizeof s - p));
-    buf_str(b, after);
-}
-
 static void put_head(gw_loop *l, const struct head *h)
 {
     struct buf *b = &l->out;
     buf_reset(b);
     buf_reserve(b, 512);
     buf_add(b, "HTTP/1.1 ", 9);
-    put_number(b, (size_t)h->status, " ");
+    buf_uint(b, (uint64_t)h->status);
+    buf_char(b, ' ');
     buf_str(b, status_text(h->status));
     buf_add(b, "\r\nDate: ", 8);
     buf_str(b, loop_date(l));
@@ -93,7 +84,8 @@ static void put_head(gw_loop *l, const struct head *h)
         put_field(b, h->extra[i].name, h->extra[i].value);
     if (h->framing == BODY_LENGTH) {
         buf_add(b, "Content-Length: ", 16);
-        put_number(b, h->length, "\r\n");
+        buf_uint(b, h->length);
+        buf_add(b, "\r\n", 2);
     } else if (h->framing == BODY_CHUNKED)
         buf_str(b, "Transfer-Encoding: chunked\r\n");
     if (!h->keep)

@@ -20,20 +20,50 @@ const char *gw_out_finish_reason(enum eng_finish f)
     return f == ENG_STOP ? "stop" : f == ENG_LENGTH ? "length" : NULL;
 }
 
+static void put(struct buf *b, const char *name, uint64_t v)
+{
+    buf_str(b, name);
+    buf_uint(b, v);
+}
+
+static void put_ms(struct buf *b, const char *name, uint64_t ns)
+{
+    buf_str(b, name);
+    buf_milli(b, (ns + 500) / 1000);
+}
+
+static void put_rate(struct buf *b, const char *name, uint32_t n, uint64_t ns)
+{
+    buf_str(b, name);
+    buf_milli(b, ns ? (uint64_t)((double)n * 1e12 / (double)ns + 0.5) : 0);
+}
+
 void gw_out_usage(struct buf *b, const struct eng_usage *u)
 {
-    double prefill = (double)u->prefill_ns * 1e-9, decode = (double)u->decode_ns * 1e-9;
     uint32_t computed = u->prompt_tokens > u->cached_tokens ? u->prompt_tokens - u->cached_tokens : 0;
-    buf_printf(b, "\"usage\":{\"prompt_tokens\":%u,\"completion_tokens\":%u,\"total_tokens\":%llu,\"prompt_tokens_details\":{\"cached_tokens\":%u}}",
-               u->prompt_tokens, u->output_tokens, (unsigned long long)u->prompt_tokens + u->output_tokens, u->cached_tokens);
-    buf_printf(b, ",\"timings\":{\"queue_ms\":%.3f,\"cache_n\":%u,\"prompt_n\":%u,\"prompt_ms\":%.3f,\"prompt_per_second\":%.3f,\"predicted_n\":%u,"
-               "\"predicted_ms\":%.3f,\"predicted_per_second\":%.3f}", (double)u->queue_ns * 1e-6, u->cached_tokens, computed, prefill * 1e3,
-               prefill > 0 ? computed / prefill : 0, u->output_tokens, decode * 1e3, decode > 0 ? u->output_tokens / decode : 0);
+    put(b, "\"usage\":{\"prompt_tokens\":", u->prompt_tokens);
+    put(b, ",\"completion_tokens\":", u->output_tokens);
+    put(b, ",\"total_tokens\":", (uint64_t)u->prompt_tokens + u->output_tokens);
+    put(b, ",\"prompt_tokens_details\":{\"cached_tokens\":", u->cached_tokens);
+    put_ms(b, "}},\"timings\":{\"queue_ms\":", u->queue_ns);
+    put(b, ",\"cache_n\":", u->cached_tokens);
+    put(b, ",\"prompt_n\":", computed);
+    put_ms(b, ",\"prompt_ms\":", u->prefill_ns);
+    put_rate(b, ",\"prompt_per_second\":", computed, u->prefill_ns);
+    put(b, ",\"predicted_n\":", u->output_tokens);
+    put_ms(b, ",\"predicted_ms\":", u->decode_ns);
+    put_rate(b, ",\"predicted_per_second\":", u->output_tokens, u->decode_ns);
+    buf_char(b, '}');
 }
 
 void gw_out_head(struct buf *b, const struct gw_answer_head *h, const char *object)
 {
-    buf_printf(b, "{\"id\":\"%s\",\"object\":\"%s\",\"created\":%lld,\"model\":", h->id, object, (long long)h->created);
+    buf_str(b, "{\"id\":\"");
+    buf_str(b, h->id);
+    buf_str(b, "\",\"object\":\"");
+    buf_str(b, object);
+    put(b, "\",\"created\":", (uint64_t)h->created);
+    buf_str(b, ",\"model\":");
     json_put_cstr(b, h->model);
     buf_str(b, ",\"system_fingerprint\":");
     json_put_cstr(b, h->fingerprint);
@@ -45,7 +75,8 @@ static void begin_chunk(struct buf *b, const struct gw_answer_head *h, uint32_t 
 {
     buf_str(b, "data: ");
     gw_out_head(b, h, "chat.completion.chunk");
-    buf_printf(b, ",\"choices\":[{\"index\":%u,\"delta\":", index);
+    put(b, ",\"choices\":[{\"index\":", index);
+    buf_str(b, ",\"delta\":");
 }
 
 static void end_chunk(struct buf *b, const struct gw_answer_head *h)
@@ -197,10 +228,13 @@ static void whole(struct buf *b, const struct gw_answer_head *h, const struct gw
     gw_out_head(b, h, "chat.completion");
     buf_str(b, ",\"choices\":[");
     for (size_t i = 0; i < n; i++) {
-        buf_printf(b, "%s{\"index\":%u,\"message\":", i ? "," : "", p[i].index);
+        put(b, i ? ",{\"index\":" : "{\"index\":", p[i].index);
+        buf_str(b, ",\"message\":");
         put_message(b, h, &p[i]);
         put_logprobs(b, h, &p[i]);
-        buf_printf(b, ",\"finish_reason\":\"%s\"}", finish_of(&p[i]));
+        buf_str(b, ",\"finish_reason\":\"");
+        buf_str(b, finish_of(&p[i]));
+        buf_str(b, "\"}");
     }
     buf_str(b, "],");
     gw_out_usage(b, u);

@@ -22,6 +22,7 @@
 #include "gateway/tickets.h"
 
 #define IN_BYTES 65536          /* a loop's input scratch */
+#define TLS_WARM 64             /* connections of a loop that keep their record buffers, 34 KB each; the others get them for each record */
 #define ANSWER_MAX (256u << 20) /* bytes of one whole answer */
 #define ID_MAX GW_REQUEST_ID_MAX
 #define PEER_MAX 56
@@ -52,7 +53,7 @@ struct gw_conn {
     struct gw_peer_key peer_key;
     struct deadline dl, stall, beat;   /* of the state; of a reader that takes nothing; of a silent stream */
     int fd;
-    uint8_t state, todo, dl_kind, gone;
+    uint8_t state, todo, dl_kind, gone, warm; /* warm: 1 + its place in the loop's list; 0: none */
     bool writing, paused, parsing, linger, served, read_wants_write, in_handshake, in_peers, trusted, loopback;
     void *owner;
     void (*release)(void *owner);
@@ -97,6 +98,8 @@ struct gw_loop {
     uint64_t timer_at;                 /* when timer_ev fires; UINT64_MAX: not armed */
     struct deadline lists[DL_N];
     struct gw_conn *conns, *todo;
+    struct gw_conn *warm[TLS_WARM];    /* the last that spoke TLS */
+    unsigned warm_at;
     struct buf out;                    /* scratch for answers */
     uint64_t id_seed, id_count;
     int64_t date_s;
@@ -167,4 +170,6 @@ int tls_accept(SSL *s);                            /* 1: done */
 int tls_read(SSL *s, void *p, size_t n);
 int tls_write(SSL *s, const void *p, size_t n);
 void tls_bye(SSL *s);                              /* close_notify, if the socket takes it */
+void tls_warm(struct gw_conn *c);                  /* it speaks: its buffers stay for a while */
+void tls_cool(struct gw_conn *c);                  /* its buffers go, unless a record is half there */
 #endif

@@ -33,7 +33,7 @@ static void set_modes(SSL_CTX *c)
 {
     SSL_CTX_set_options(c, SSL_OP_NO_RENEGOTIATION | SSL_OP_NO_COMPRESSION | SSL_OP_CIPHER_SERVER_PREFERENCE | SSL_OP_PRIORITIZE_CHACHA |
                                SSL_OP_IGNORE_UNEXPECTED_EOF);
-    SSL_CTX_set_mode(c, SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER | SSL_MODE_RELEASE_BUFFERS);
+    SSL_CTX_set_mode(c, SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER);
     SSL_CTX_set_read_ahead(c, 1); /* one read(2) a record instead of two */
     SSL_CTX_set_session_cache_mode(c, SSL_SESS_CACHE_OFF);
     SSL_CTX_set_num_tickets(c, 1);
@@ -112,4 +112,27 @@ void tls_bye(SSL *s)
     ERR_clear_error();
     SSL_shutdown(s);
     ERR_clear_error();
+}
+
+/* OpenSSL takes 17 KB for each record it reads or writes and gives them back after it (SSL_MODE_RELEASE_BUFFERS), or keeps them for as
+ * long as the connection lives. Neither is cheap: a busy connection pays for them, or ten thousand silent ones hold them. */
+void tls_cool(struct gw_conn *c)
+{
+    if (!c->warm)
+        return;
+    c->loop->warm[c->warm - 1] = NULL;
+    c->warm = 0;
+    SSL_free_buffers(c->ssl);
+}
+
+void tls_warm(struct gw_conn *c)
+{
+    gw_loop *l = c->loop;
+    if (c->warm)
+        return;
+    if (l->warm[l->warm_at])
+        tls_cool(l->warm[l->warm_at]);
+    l->warm[l->warm_at] = c;
+    c->warm = (uint8_t)(l->warm_at + 1);
+    l->warm_at = (l->warm_at + 1) % TLS_WARM;
 }

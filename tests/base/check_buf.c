@@ -12,6 +12,14 @@ START_TEST(core)
     buf_init(&b, 1000);
     ck_assert(buf_str(&b, "ab") && buf_char(&b, 'c') && buf_printf(&b, "%d-%s", 42, "x") && buf_add(&b, NULL, 0));
     ck_assert_str_eq(b.data, "abc42-x");
+    for (int i = 0; i < 40; i++) /* in the room there is, and past it */
+        ck_assert(buf_printf(&b, "%0*d", i, 7) && b.len == strlen(b.data));
+    buf_reset(&b);
+    ck_assert(buf_uint(&b, 0) && buf_char(&b, ' ') && buf_uint(&b, UINT64_MAX) && buf_char(&b, ' ') && buf_milli(&b, 7) && buf_char(&b, ' ') &&
+              buf_milli(&b, 12345060));
+    ck_assert_str_eq(b.data, "0 18446744073709551615 0.007 12345.060");
+    buf_reset(&b);
+    ck_assert(buf_str(&b, "abc42-x"));
     buf_consume(&b, 3);
     ck_assert_str_eq(b.data, "42-x");
     buf_consume(&b, 100);
