@@ -117,10 +117,16 @@ static void count_shared(gw_loop *l, size_t field_offset)
     atomic_fetch_add_explicit(&l->n[field_offset / 8], 1, memory_order_relaxed);
 }
 
+static void wake(gw_loop *l)
+{
+    uint64_t one = 1;
+    while (write(l->wake_fd, &one, sizeof one) < 0 && errno == EINTR)
+        ;
+}
+
 int gw_loop_post(gw_loop *l, void (*fn)(void *), void *arg)
 {
     int rc = ERR_OK;
-    bool wake = false;
     pthread_mutex_lock(&l->lock);
     if (l->closed)
         rc = ERR_CLOSED;
@@ -136,16 +142,12 @@ int gw_loop_post(gw_loop *l, void (*fn)(void *), void *arg)
             rc = ERR_AGAIN;
     }
     if (!rc) {
-        wake = atomic_exchange(&l->asleep, false);
         l->tasks[l->n_tasks++] = (struct task){fn, arg};
+        if (atomic_exchange(&l->asleep, false))
+            wake(l); /* with the lock held: when the task has run, the loop may be gone */
     }
-    pthread_mutex_unlock(&l->lock);
     count_shared(l, rc ? offsetof(struct gw_counters, posts_refused) : offsetof(struct gw_counters, posts));
-    if (wake) {
-        uint64_t one = 1;
-        while (write(l->wake_fd, &one, sizeof one) < 0 && errno == EINTR)
-            ;
-    }
+    pthread_mutex_unlock(&l->lock);
     return rc;
 }
 

@@ -240,10 +240,15 @@ static bool handshake_room(gw_loop *l)
         return true;
     uint64_t had = l->server->ns[DL_HANDSHAKE] < NS_PER_S ? l->server->ns[DL_HANDSHAKE] : NS_PER_S;
     if (oldest != &l->lists[DL_HANDSHAKE] && clock_now_ns() + l->server->ns[DL_HANDSHAKE] >= oldest->at + had) {
-        COUNT(l, handshakes_evicted);
-        COUNT(l, handshakes_failed);
-        conn_lost((struct gw_conn *)(void *)((char *)oldest - offsetof(struct gw_conn, dl)), GW_GONE_CLOSED);
-        return true;
+        struct gw_conn *c = (struct gw_conn *)(void *)((char *)oldest - offsetof(struct gw_conn, dl));
+        deadline_drop(oldest);
+        if (!conn_spare(c, DL_HANDSHAKE)) {
+            COUNT(l, handshakes_evicted);
+            COUNT(l, handshakes_failed);
+            conn_lost(c, GW_GONE_CLOSED);
+        }
+        if (l->handshakes < l->handshakes_max)
+            return true;
     }
     l->accept_full = true;
     pause_accept(l, NULL);

@@ -1,4 +1,4 @@
-/* gateway/server_internal.h - what loop.c, conn.c, exchange.c, tls.c and server.c share. Nobody else includes it.
+/* gateway/server_internal.h - what loop.c, conn*.c, exchange.c, tls.c and server.c share. Nobody else includes it.
  *
  * Why not bufferevents: a bufferevent per connection asks epoll twice per answer (write interest on, then off), copies through two
  * evbuffers, and holds both for as long as a connection idles. Here a socket is read into the loop's own scratch, parsed where it
@@ -54,7 +54,7 @@ struct gw_conn {
     struct deadline dl, stall, beat;   /* of the state; of a reader that takes nothing; of a silent stream */
     int fd;
     uint8_t state, todo, dl_kind, gone, warm; /* warm: 1 + its place in the loop's list; 0: none */
-    bool writing, paused, parsing, linger, served, read_wants_write, in_handshake, in_peers, trusted, loopback;
+    bool writing, paused, parsing, linger, served, read_wants_write, in_handshake, in_peers, trusted, loopback, spared;
     void *owner;
     void (*release)(void *owner);
     struct event rd, wr;
@@ -154,8 +154,27 @@ void conn_send(struct gw_conn *c, const void *p, size_t n);
 void conn_deadline(struct gw_conn *c, enum dl_kind kind);
 void conn_do(struct gw_conn *c, uint8_t what);     /* from the to-do list */
 void conn_drain(struct gw_conn *c);
-void conn_next(struct gw_conn *c, bool keep);      /* its exchange has ended */
 static inline size_t conn_backlog(const struct gw_conn *c) { return c->out.len - c->out_off; }
+static inline const struct gw_server_config *conn_cfg(const struct gw_conn *c) { return &c->loop->server->cfg; }
+void conn_await(struct gw_conn *c, enum dl_kind kind); /* the deadline of its state; DL_NONE: none */
+void conn_drop_exchange(struct gw_conn *c);        /* without an answer of the application; tells it if it asked. Not inside a call of its */
+bool conn_spare(struct gw_conn *c, enum dl_kind kind); /* its time is up: takes what lies in its socket first. True: it goes on */
+
+/* conn_io.c */
+void conn_pause(struct gw_conn *c);                /* no more input */
+void conn_unpause(struct gw_conn *c);
+void conn_watch_output(struct gw_conn *c, bool on);
+ssize_t sock_result(ssize_t n, int wait);          /* of recv or send: bytes, or `wait`, or IO_ERROR */
+ssize_t conn_read(struct gw_conn *c, void *p, size_t n);
+void conn_writable(struct gw_conn *c);
+void conn_stall_check(struct gw_conn *c);
+
+/* conn_requests.c */
+void conn_next(struct gw_conn *c, bool keep);      /* its exchange has ended */
+void conn_fail(struct gw_conn *c, int status, const char *why); /* an answer that HTTP itself demands, and the end */
+void conn_await_input(struct gw_conn *c);          /* more is needed: the deadline that counts now */
+void conn_input(struct gw_conn *c, const char *d, size_t n);
+void conn_resume(struct gw_conn *c);               /* goes on with what was read ahead */
 
 /* exchange.c */
 gw_exchange *exchange_new(struct gw_conn *c);      /* NULL: no memory */

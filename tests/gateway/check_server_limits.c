@@ -1,6 +1,7 @@
 /* The server over loopback: deadlines, bounded buffers, back-pressure, caps, drain, and that nothing is left after a soak. */
 #include <arpa/inet.h>
 #include <check.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -103,6 +104,80 @@ START_TEST(no_handshake)
     client_expect_end(&cl);
     rig_counters(&rig, &c);
     ck_assert_uint_eq(c.handshakes_failed, 1);
+    stop();
+}
+END_TEST
+
+/* The loop is kept from its sockets until every deadline has passed. What had come in time is served all the same: more connections than
+ * one poll tells of, so that some are looked at after the clock. */
+#define LATE 80
+static void begin_late(struct client *all, SSL **hello, SSL_CTX *ctx, bool tls)
+{
+    struct gw_counters c;
+    for (int i = 0; i < LATE; i++) {
+        if (i % 2) {
+            client_open(&all[i], &rig);
+            client_say(&all[i], i % 4 == 1 ? "GET /hello HTTP/1.1\r\n" : "POST /echo HTTP/1.1\r\n" H "Content-Length: 5\r\n\r\n");
+        } else if (tls) {
+            all[i] = (struct client){.fd = client_connect(rig.port)};
+            hello[i] = SSL_new(ctx);
+            SSL_set_fd(hello[i], all[i].fd);
+            SSL_set_connect_state(hello[i]);
+        } else {
+            client_open(&all[i], &rig);
+        }
+    }
+    do
+        rig_counters(&rig, &c);
+    while (c.connections_open < LATE && (clock_sleep_ns(NS_PER_MS), true));
+}
+
+static void go_on_late(struct client *all, SSL **hello)
+{
+    for (int i = 0; i < LATE; i++) {
+        if (hello[i]) { /* its first flight */
+            fcntl(all[i].fd, F_SETFL, O_NONBLOCK);
+            ck_assert_int_eq(SSL_get_error(hello[i], SSL_do_handshake(hello[i])), SSL_ERROR_WANT_READ);
+            fcntl(all[i].fd, F_SETFL, 0);
+        } else {
+            client_say(&all[i], i % 4 == 1 ? H "\r\n" : i % 2 ? "hello" : "GET /hello HTTP/1.1\r\n" H "\r\n");
+        }
+    }
+}
+
+START_TEST(late_loop)
+{
+    struct gw_server_config cfg;
+    struct gw_counters c;
+    struct client all[LATE];
+    SSL *hello[LATE] = {NULL};
+    rig_config(&cfg);
+    cfg.threads = 1;
+    cfg.handshake_ms = cfg.header_ms = cfg.body_ms = 5000;
+    rig_open(&rig, &cfg, _i);
+    SSL_CTX *ctx = _i ? client_ctx(&rig) : NULL;
+    client_open(&cl, &rig);
+    begin_late(all, hello, ctx, _i);
+    client_get(&cl, "/block");
+    for (int i = 0; i < RIG_WAIT_MS && !atomic_load(&rig.blocked); i++)
+        clock_sleep_ns(NS_PER_MS);
+    go_on_late(all, hello);
+    clock_sleep_ns(5500 * NS_PER_MS);
+    atomic_store(&rig.blocked, 0);
+    for (int i = 0; i < LATE; i++) {
+        if (hello[i]) {
+            ck_assert_msg(SSL_connect(hello[i]) == 1, "client %d was dropped in its handshake", i);
+            all[i].ssl = hello[i];
+            client_get(&all[i], "/hello");
+        }
+        client_expect(&all[i], "hello");
+        client_close(&all[i]);
+    }
+    client_expect(&cl, "free");
+    rig_counters(&rig, &c);
+    ck_assert_uint_eq(c.timeouts, 0);
+    ck_assert_uint_eq(c.handshakes_failed, 0);
+    SSL_CTX_free(ctx);
     stop();
 }
 END_TEST
@@ -615,6 +690,7 @@ int main(void)
     tcase_add_loop_test(d, slow_body, 0, 2);
     tcase_add_loop_test(d, idle, 0, 2);
     tcase_add_test(d, no_handshake);
+    tcase_add_loop_test(d, late_loop, 0, 2);
     tcase_add_loop_test(d, heartbeats, 0, 2);
     tcase_add_loop_test(b, slow_reader, 0, 2);
     tcase_add_loop_test(b, stalled_reader, 0, 2);

@@ -89,6 +89,15 @@ static void *later_thread(void *arg)
     return NULL;
 }
 
+/* What no handler may do: it keeps its loop from everything else until the test lets it go. */
+static void block(struct rig *r, gw_exchange *x)
+{
+    atomic_store(&r->blocked, 1);
+    while (atomic_load(&r->blocked))
+        clock_sleep_ns(NS_PER_MS);
+    gw_respond(x, 200, "text/plain", NULL, 0, "free", 4);
+}
+
 static void later(struct rig *r, gw_exchange *x)
 {
     struct job *j = watch(r, x);
@@ -174,6 +183,8 @@ static void on_request(void *ctx, gw_exchange *x, const struct gw_request *q)
         later(r, x);
     else if (!strcmp(q->path, "/hang"))
         watch(r, x);
+    else if (!strcmp(q->path, "/block"))
+        block(r, x);
     else if (!strcmp(q->path, "/stream"))
         events(x, n);
     else if (!special(r, x, q->path, n))

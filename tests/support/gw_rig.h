@@ -1,7 +1,7 @@
 /* tests/support/gw_rig.h - a gateway server with a small application for tests, and a client that speaks raw bytes over TCP or TLS.
  *
  * The application: /hello; /echo (the body back); /take (its length, after taking it); /later (answered by another thread after 20 ms);
- * /hang (never); /stream?N (N events, end); /quiet (a stream that only beats); /flood?N (N pieces of 8 KiB under back-pressure);
+ * /hang (never); /block (not before the test clears `blocked`, and its loop stands still); /stream?N (N events, end); /quiet (a stream that only beats); /flood?N (N pieces of 8 KiB under back-pressure);
  * /hose (as fast as it can, deaf to back-pressure); /none (204); /abort (a stream that is cut); /last (a stream that ends
  * with its first piece); /inject (a header with a line end);
  * /refuse (401 by the head alone); /small (bodies of at most 10 bytes); /id (x-request-id as body). /client (its address, and whether it is local).
@@ -18,7 +18,7 @@ struct rig {
     uint16_t port;
     bool tls;
     char dir[64], ca[1100];
-    _Atomic int gone[3], pauses, requests, refused_posts;
+    _Atomic int gone[3], pauses, requests, refused_posts, blocked;
 };
 /* Fills cfg with the defaults, one loopback address, 2 threads. tls makes a certificate in a directory of its own. */
 void rig_config(struct gw_server_config *cfg);
