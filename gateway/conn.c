@@ -303,7 +303,7 @@ bool conn_spare(struct gw_conn *c, enum dl_kind kind)
 
 void conn_deadline(struct gw_conn *c, enum dl_kind kind)
 {
-    if ((kind == DL_HANDSHAKE || kind == DL_HEADER || kind == DL_BODY || kind == DL_IDLE) && conn_spare(c, kind))
+    if ((kind == DL_HANDSHAKE || kind == DL_HEADER || kind == DL_BODY || kind == DL_IDLE || (kind == DL_LINGER && c->state == CONN_READ)) && conn_spare(c, kind))
         return;
     switch (kind) {
     case DL_HANDSHAKE:
@@ -331,7 +331,7 @@ void conn_deadline(struct gw_conn *c, enum dl_kind kind)
         else
             conn_await(c, DL_WATCH);
         break;
-    default: /* idle, linger */
+    default: /* idle; linger, also of a connection that a drain found just opened */
         if (c->state == CONN_LINGER)
             conn_lost(c, GW_GONE_CLOSED);
         else
@@ -348,7 +348,9 @@ void conn_drain(struct gw_conn *c)
 {
     if (conn_idle(c))
         conn_readable(c); /* a request that has arrived is still answered */
-    if (conn_idle(c))
+    if (conn_idle(c) && !c->served)
+        conn_await(c, DL_LINGER); /* just opened: its request is on the way, and nobody sends a first one twice */
+    else if (conn_idle(c))
         conn_finish(c);
 }
 

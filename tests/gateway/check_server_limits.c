@@ -602,22 +602,32 @@ END_TEST
 START_TEST(drain)
 {
     struct gw_server_config cfg;
-    struct client silent;
+    struct gw_counters n;
+    struct client silent, fresh, mute;
     rig_config(&cfg);
+    cfg.linger_ms = 20000;
     rig_open(&rig, &cfg, _i);
     client_open(&silent, &rig);
     client_get(&silent, "/hello");
     client_expect(&silent, "hello");
     client_open(&cl, &rig);
-    client_get(&cl, "/later");
-    while (atomic_load(&rig.requests) < 2)
+    client_say(&cl, "POST /echo HTTP/1.1\r\n" H "Content-Length: 5\r\n\r\nla");
+    client_open(&fresh, &rig);
+    client_open(&mute, &rig);
+    for (int i = 0; i < RIG_WAIT_MS && (rig_counters(&rig, &n), n.connections_open < 4 || n.handshakes_open || n.requests < 2); i++)
         clock_sleep_ns(NS_PER_MS);
-    ck_assert_uint_eq(gw_server_drain(rig.server, RIG_WAIT_MS), 0);
+    ck_assert_uint_ge(gw_server_drain(rig.server, 0), 2);
+    client_get(&fresh, "/hello"); /* it was opened before, and its first request is served after */
+    client_expect(&fresh, "Connection: close\r\n\r\nhello");
+    client_say(&cl, "ter");
     client_expect(&cl, "Connection: close\r\n\r\nlater");
+    client_close(&mute); /* else it would have its linger_ms */
+    ck_assert_uint_eq(gw_server_drain(rig.server, RIG_WAIT_MS), 0);
     client_expect_end(&cl);
     client_expect_end(&silent);
     ck_assert_int_eq(client_connect(rig.port), -1);
     client_close(&silent);
+    client_close(&fresh);
     stop();
 }
 END_TEST
