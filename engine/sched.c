@@ -165,6 +165,8 @@ static void take_token(eng_engine *g, struct eng_seq *s, uint32_t pick)
         s->first_ns = clock_now_ns();
     struct eng_logprobs lp;
     if (next_token(g, s, row, n_ids, &id, &f, &e)) {
+        if (e.code == ERR_LIMIT) /* of a grammar: the request's own fault */
+            e.code = ERR_INVALID;
         eng_seq_finish(g, s, f, &e);
         return;
     }

@@ -294,8 +294,6 @@ static int get_thinking(struct gw_chat_req *r, const struct json *body, struct g
 
 static int check_unsupported(const struct json *body, struct gw_api_error *ae)
 {
-    if (json_get(gw_field(body, "output_config"), "format"))
-        return gw_api_error_set(ae, 400, "unsupported_parameter", "output_config", "output_config.format: not supported by this server");
     if (gw_field(body, "mcp_servers") || gw_field(body, "container"))
         return gw_api_error_set(ae, 400, "unsupported_parameter", "container", "mcp_servers, container: not supported by this server");
     return 0;
@@ -338,7 +336,7 @@ int gw_anthropic_parse(struct gw_chat_req *r, const char *body, size_t n, struct
     r->max_tokens = (uint32_t)max;
     if ((rc = gw_get_bool(tree, "stream", "stream", &r->stream, ae)) || (rc = gw_get_stops(r, tree, "stop_sequences", a, ae)) ||
         (rc = gw_get_float(tree, "temperature", 0, 1, &r->sampling.temperature, ae)) || (rc = gw_get_float(tree, "top_p", 0, 1, &r->sampling.top_p, ae)) ||
-        (rc = gw_get_int(tree, "top_k", 0, INT32_MAX, &top_k, &has_top_k, ae)))
+        (rc = gw_get_int(tree, "top_k", 0, INT32_MAX, &top_k, &has_top_k, ae)) || (rc = gw_structured_read_anthropic(&r->structured, tree, a, ae)))
         return rc;
     if (r->sampling.top_p <= 0)
         r->sampling.top_p = 1e-6f; /* as in fields.c */

@@ -307,7 +307,7 @@ static int submit(struct gw_chat *c, struct gw_choice *k)
     struct eng_request r = {
         .ids = c->ids.v + c->prompt_end[k->prompt] - k->n_prompt, .n_ids = k->n_prompt, .max_tokens = q->max_tokens, .min_tokens = q->min_tokens,
         .ignore_eos = q->ignore_eos, .markers = k->calls && c->served->format.n_markers, .sampling = q->sampling, .bias = q->bias, .n_bias = q->n_bias, .logprobs = q->logprobs, .top_logprobs = q->top_logprobs,
-        .stops = q->stops, .stop_lens = q->stop_lens, .n_stops = q->n_stops,
+        .grammar = c->grammar, .grammar_n = c->grammar_n, .stops = q->stops, .stop_lens = q->stop_lens, .n_stops = q->n_stops,
         .deadline_ns = a->cfg.request_ms ? c->start_ns + a->cfg.request_ms * NS_PER_MS : 0,
         .priority = gw_tenant_limits_of(c->tenant).priority, .tenant = gw_tenant_name(c->tenant),
     };

@@ -11,7 +11,10 @@
 void gw_chat_end_error(const struct gw_chat *c, const struct gw_stream_event *ev, struct gw_api_error *ae)
 {
     int code = ev->err.code;
-    if (ev->type == GW_ST_DONE && ev->finish == ENG_FAILED) {
+    if (ev->type == GW_ST_DONE && ev->finish == ENG_FAILED && code == ERR_INVALID) { /* the caller's own doing: a grammar that this model cannot follow */
+        gw_api_error_set(ae, 400, "invalid_grammar", NULL, "The answer cannot go on: %s", ev->err.msg);
+        ae->no_retry = true;
+    } else if (ev->type == GW_ST_DONE && ev->finish == ENG_FAILED) {
         gw_api_error_set(ae, 500, "engine_error", NULL, "The engine failed while answering: %s", ev->err.msg);
         ae->no_retry = true;
     } else if ((ev->type == GW_ST_DONE && ev->finish == ENG_DEADLINE) || (ev->type == GW_ST_LOST && code == ERR_TIMEOUT)) {
@@ -19,8 +22,8 @@ void gw_chat_end_error(const struct gw_chat *c, const struct gw_stream_event *ev
         ae->no_retry = true;
     } else if (ev->type == GW_ST_REFUSED && code == ERR_LIMIT) {
         gw_api_error_set(ae, 400, "context_length_exceeded", c->req.prompts ? "prompt" : "messages", "%s", ev->err.msg);
-    } else if (ev->type == GW_ST_REFUSED && code == ERR_INVALID) {
-        gw_api_error_set(ae, 400, "invalid_value", NULL, "%s", ev->err.msg);
+    } else if (ev->type == GW_ST_REFUSED && (code == ERR_INVALID || code == ERR_UNSUPPORTED)) {
+        gw_api_error_set(ae, 400, code == ERR_INVALID ? "invalid_value" : "unsupported_value", NULL, "%s", ev->err.msg);
     } else if (ev->type != GW_ST_DONE && code == ERR_AGAIN) {
         gw_api_error_set(ae, 429, "queue_full", NULL, "The engine's queue is full: %s", ev->err.msg);
         ae->retry_after_s = gw_app_retry_s(c->app, c->served, atomic_load(&c->app->waiting));

@@ -54,6 +54,7 @@ struct gw_chat {
     struct gw_chat_req req;
     struct eng_ids ids;            /* of all prompts, one after the other */
     uint32_t *prompt_end;          /* in mem: where each ends */
+    const char *grammar; uint32_t grammar_n; /* in mem; NULL: any answer */
     struct gw_api_error ae;
     struct gw_answer_head head;
     char *stops;                   /* the list behind head.stops, with its strings */

@@ -163,6 +163,18 @@ static int make_choices(struct gw_chat *c)
     return 0;
 }
 
+static int make_grammar(struct gw_chat *c)
+{
+    struct gw_structured_place p = {.format = c->req.prompts ? NULL : &c->served->format, .in_reasoning = c->in_reasoning, .no_reasoning = c->req.think == GW_THINK_OFF,
+                                    .tools = c->req.tools.n && c->req.tools.choice != GW_TOOLS_NONE, .tok = c->served->tok->tok};
+    if (!c->req.structured.rules)
+        return 0;
+    if (p.tools && c->req.structured.whole)
+        return gw_api_error_set(&c->ae, 400, "unsupported_value", c->req.structured.param, "Unsupported value: '%s' beside 'tools': a grammar of your own rules the whole answer.",
+                                c->req.structured.param);
+    return gw_structured_grammar(&c->req.structured, &p, &c->mem, &c->grammar, &c->grammar_n, &c->ae);
+}
+
 int gw_chat_prepare(struct gw_chat *c)
 {
     c->req.sampling = c->served->d.sampling;
@@ -170,7 +182,7 @@ int gw_chat_prepare(struct gw_chat *c)
         return c->ae.status;
     if (!gw_served_is(c->served, c->req.model))
         return gw_api_error_set(&c->ae, 404, "model_not_found", "model", "The model '%.200s' does not exist or you do not have access to it.", c->req.model);
-    if (make_prompts(c))
+    if (make_prompts(c) || make_grammar(c))
         return c->ae.status;
     if (!c->req.seed_given && !hash_random(&c->req.sampling.seed, sizeof c->req.sampling.seed))
         return gw_api_error_set(&c->ae, 503, NULL, NULL, "No random bytes for a seed.");

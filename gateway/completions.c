@@ -64,7 +64,7 @@ int gw_openai_parse_completion(struct gw_chat_req *r, const char *body, size_t n
     if ((rc = gw_get_model(tree, &r->model, ae)) || (rc = gw_get_n(r, tree, ae)) || (rc = get_prompts(r, tree, a, ae)) || (rc = gw_get_stream(r, tree, ae)) ||
         (rc = gw_get_lengths(r, tree, ae)) || (rc = gw_get_sampling(r, tree, ae)) || (rc = gw_get_stops(r, tree, "stop", a, ae)) ||
         (rc = gw_get_bias(r, tree, a, ae)) || (rc = gw_get_bool(tree, "echo", "echo", &r->echo, ae)) ||
-        (rc = gw_get_int(tree, "logprobs", 0, ENG_TOP_MAX, &top, &r->logprobs, ae)) || (rc = gw_check_tables(tree, false, ae)))
+        (rc = gw_get_int(tree, "logprobs", 0, ENG_TOP_MAX, &top, &r->logprobs, ae)) || (rc = gw_structured_read(&r->structured, tree, a, ae)) || (rc = gw_check_tables(tree, false, ae)))
         return rc;
     r->top_logprobs = (uint32_t)top;
     if (r->echo && r->logprobs)

@@ -15,13 +15,12 @@ static const struct { const char *name; enum json_type type; } harmless[] = {
     {"prompt_cache_retention", JSON_STRING}, {"chat_template_kwargs", JSON_OBJECT}, {"prediction", JSON_OBJECT},
 };
 
-enum neutral { NEUTRAL_NEVER, NEUTRAL_FALSE, NEUTRAL_EMPTY, NEUTRAL_WORD, NEUTRAL_TYPE_TEXT, NEUTRAL_ONLY_TEXT };
+enum neutral { NEUTRAL_NEVER, NEUTRAL_FALSE, NEUTRAL_EMPTY, NEUTRAL_WORD, NEUTRAL_ONLY_TEXT };
 static const struct { const char *name; enum neutral off; const char *word; } refused[] = {
-    {"functions", NEUTRAL_EMPTY, NULL},        {"function_call", NEUTRAL_WORD, "none"},      {"response_format", NEUTRAL_TYPE_TEXT, NULL}, {"modalities", NEUTRAL_ONLY_TEXT, NULL},
+    {"functions", NEUTRAL_EMPTY, NULL},        {"function_call", NEUTRAL_WORD, "none"},      {"modalities", NEUTRAL_ONLY_TEXT, NULL},
     {"audio", NEUTRAL_NEVER, NULL},            {"web_search_options", NEUTRAL_NEVER, NULL},
-    {"verbosity", NEUTRAL_WORD, "medium"},     {"prompt_logprobs", NEUTRAL_NEVER, NULL},  {"guided_json", NEUTRAL_NEVER, NULL},
-    {"guided_regex", NEUTRAL_NEVER, NULL},     {"guided_choice", NEUTRAL_NEVER, NULL},    {"guided_grammar", NEUTRAL_NEVER, NULL},
-    {"grammar", NEUTRAL_NEVER, NULL},          {"structured_outputs", NEUTRAL_NEVER, NULL}, {"continue_final_message", NEUTRAL_FALSE, NULL},
+    {"verbosity", NEUTRAL_WORD, "medium"},     {"prompt_logprobs", NEUTRAL_NEVER, NULL},
+    {"guided_regex", NEUTRAL_NEVER, NULL},     {"continue_final_message", NEUTRAL_FALSE, NULL},
     {"stop_token_ids", NEUTRAL_EMPTY, NULL},   {"bad_words", NEUTRAL_EMPTY, NULL},        {"allowed_token_ids", NEUTRAL_EMPTY, NULL},
     {"include_stop_str_in_output", NEUTRAL_FALSE, NULL}, {"use_beam_search", NEUTRAL_FALSE, NULL}, {"suffix", NEUTRAL_EMPTY, NULL},
     {"echo", NEUTRAL_FALSE, NULL}, /* the last one: completions have it */
@@ -47,7 +46,6 @@ static bool is_off(const struct json *v, enum neutral off, const char *word)
     case NEUTRAL_FALSE: return v->type == JSON_BOOL && !v->b;
     case NEUTRAL_EMPTY: return (v->type == JSON_ARRAY || v->type == JSON_OBJECT || v->type == JSON_STRING) && v->n == 0;
     case NEUTRAL_WORD: return word_in(v, word);
-    case NEUTRAL_TYPE_TEXT: return json_eq(json_get(v, "type"), "text");
     case NEUTRAL_ONLY_TEXT: return v->type == JSON_ARRAY && v->n == 1 && json_eq(v->items[0], "text");
     }
     return false;
@@ -226,7 +224,7 @@ int gw_openai_parse_chat(struct gw_chat_req *r, const char *body, size_t n, stru
     r->body = tree;
     if ((rc = gw_get_model(tree, &r->model, ae)) || (rc = gw_check_messages(tree, ae)) || (rc = gw_get_stream(r, tree, ae)) ||
         (rc = gw_get_lengths(r, tree, ae)) || (rc = gw_get_sampling(r, tree, ae)) || (rc = gw_get_stops(r, tree, "stop", a, ae)) ||
-        (rc = gw_get_bias(r, tree, a, ae)) || (rc = gw_get_n(r, tree, ae)) || (rc = get_logprobs(r, tree, ae)) ||
+        (rc = gw_get_bias(r, tree, a, ae)) || (rc = gw_get_n(r, tree, ae)) || (rc = get_logprobs(r, tree, ae)) || (rc = gw_structured_read(&r->structured, tree, a, ae)) ||
         (rc = gw_tools_read(&r->tools, tree, a, ae)) || (rc = get_reasoning(r, tree, ae)))
         return rc;
     return gw_check_tables(tree, true, ae);

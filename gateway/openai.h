@@ -14,6 +14,7 @@
 #include "base/arena.h"
 #include "base/json.h"
 #include "engine/engine.h"
+#include "gateway/structured.h"
 #include "gateway/tools.h"
 
 #define GW_STOPS_MAX 16
@@ -55,6 +56,7 @@ struct gw_chat_req {
     uint32_t n_prompts;
     bool echo;                     /* completions: the prompt's text comes first */
     struct gw_tools tools;
+    struct gw_structured structured;
     const char *effort;            /* of reasoning: "low", ...; NULL: not given */
     enum { GW_THINK_UNSAID, GW_THINK_ON, GW_THINK_OFF } think;
     const char *think_param;       /* the field that said so */
