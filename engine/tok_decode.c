@@ -88,7 +88,7 @@ int eng_detok_push(const eng_tok *t, struct eng_detok *d, int32_t id, bool skip_
     size_t n;
     if (id < 0 || (uint32_t)id >= t->d.n_ids || !t->d.pieces[id].used) /* padding rows of the embedding have no text */
         return ERR_OK;
-    if (skip_special && !eng_tok_is_shown(t, id))
+    if (skip_special && eng_tok_is_special(t, id))
         return ERR_OK;
     const char *p = tok_raw(t, id, &n);
     if (t->d.flags & TOK_DEC_BYTES)
@@ -108,12 +108,6 @@ int eng_detok_end(const eng_tok *t, struct eng_detok *d, struct buf *out)
 {
     give_up(t, d, out);
     return out->failed ? ERR_NOMEM : ERR_OK;
-}
-
-bool eng_tok_is_shown(const eng_tok *t, int32_t id)
-{
-    return id >= 0 && (uint32_t)id < t->d.n_ids && t->d.pieces[id].used &&
-           !(t->added_of[id] >= 0 && (t->d.added[t->added_of[id]].flags & TOK_SPECIAL));
 }
 
 bool eng_tok_bytes(const eng_tok *t, int32_t id, struct buf *out)

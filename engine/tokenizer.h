@@ -58,5 +58,4 @@ int eng_detok_push(const eng_tok *t, struct eng_detok *d, int32_t id, bool skip_
 int eng_detok_end(const eng_tok *t, struct eng_detok *d, struct buf *out);
 /* What a token stands for by itself, byte by byte: maybe a part of a character only. False: no such id, or no memory. */
 bool eng_tok_bytes(const eng_tok *t, int32_t id, struct buf *out);
-bool eng_tok_is_shown(const eng_tok *t, int32_t id); /* decoding with skip_special keeps it */
 #endif

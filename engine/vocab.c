@@ -96,7 +96,7 @@ static int gather(eng_vocab *v, struct err *e)
             set(v->other_bits, (int32_t)i);
         if (eng_tok_is_control(v->tok, (int32_t)i))
             v->control[v->n_control++] = (int32_t)i;
-        else if (eng_tok_is_shown(v->tok, (int32_t)i) && !ends)
+        else if (!ends)
             eng_tok_bytes(v->tok, (int32_t)i, &b);
         if (b.len - v->off[i] > TOKEN_BYTES_MAX)
             b.len = v->off[i]; /* longer than any reader allows */

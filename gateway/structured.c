@@ -258,6 +258,18 @@ static void put_reasoning(struct buf *b, const struct gw_structured_place *p)
     buf_str(b, " [ \\n]{0,4}");
 }
 
+/* Mark-up around content, where a format has it: any of it, a few times. */
+static void put_drops(struct buf *b, const struct gw_structured_place *p)
+{
+    const struct eng_reasoning_format *r = &p->format->reasoning;
+    for (uint32_t i = 0; i < r->n_drops; i++) {
+        buf_str(b, i ? " |" : " (");
+        put_literal(b, r->drop[i].v[0].s, r->drop[i].v[0].n, p->tok);
+    }
+    if (r->n_drops)
+        buf_str(b, "){0,3}");
+}
+
 /* A call in place of the answer: its first literal, then whatever the model says; gateway/calls.h reads it. */
 static void put_call(struct buf *b, const struct gw_structured_place *p)
 {
@@ -296,7 +308,11 @@ int gw_structured_grammar(const struct gw_structured *s, const struct gw_structu
             put_reasoning(&b, p);
             buf_str(&b, ")?");
         }
+        if (r)
+            put_drops(&b, p);
         buf_str(&b, " (answer");
+        if (r)
+            put_drops(&b, p);
         if (p->tools)
             put_call(&b, p);
         buf_str(&b, ")\n");

@@ -44,6 +44,9 @@ START_TEST(core)
                          "{\"role\":\"user\",\"content\":\"e\"}]}", &r, &ae), "%s", ae.msg);
     expect_messages(&r, "[{\"role\":\"system\",\"content\":[{\"type\":\"text\",\"text\":\"a\"}]},{\"role\":\"user\",\"content\":[{\"type\":\"text\",\"text\":\"b\"},"
                         "{\"type\":\"text\",\"text\":\"c\"}]},{\"role\":\"assistant\",\"content\":[{\"type\":\"text\",\"text\":\"d\"}],\"reasoning_content\":\"t\"},{\"role\":\"user\",\"content\":\"e\"}]");
+    ck_assert(!r.structured.rules && !parse("{" MSG ",\"max_tokens\":1,\"output_config\":{\"format\":{\"type\":\"json_schema\",\"schema\":{\"type\":\"integer\"}}}}", &r, &ae));
+    ck_assert(r.structured.rules && strstr(r.structured.rules, "answer ::=") && !strcmp(r.structured.param, "output_config.format"));
+    ck_assert(!parse("{" MSG ",\"max_tokens\":1,\"output_format\":{\"type\":\"json_schema\",\"schema\":{\"type\":\"object\"}}}", &r, &ae) && r.structured.rules);
     ck_assert(!parse("{" MSG ",\"max_tokens\":1,\"system\":\"\"}", &r, &ae));
     expect_messages(&r, "[{\"role\":\"user\",\"content\":\"hi\"}]");
     ck_assert_int_eq(gw_anthropic_parse_count(&r, "{" MSG "}", strlen("{" MSG "}"), &mem, &ae), 0);
@@ -54,6 +57,9 @@ START_TEST(core)
 END_TEST
 
 static const struct { const char *body, *says; } bad[] = {
+    {"{" MSG ",\"max_tokens\":1,\"output_config\":{\"format\":{\"type\":\"xml\"}}}", "output_config.format.type"},
+    {"{" MSG ",\"max_tokens\":1,\"output_config\":{\"format\":{\"type\":\"json_schema\"}}}", "schema: Field required"},
+    {"{" MSG ",\"max_tokens\":1,\"output_format\":{\"type\":\"json_schema\",\"schema\":{\"properties\":{\"a\":{\"if\":{\"type\":\"string\"}}}}}}", "at #/properties/a/if"},
     {"", "JSON"}, {"[]", "object"}, {"{\"max_tokens\":1}", "model"}, {"{\"model\":\"m\",\"max_tokens\":1}", "messages: Field required"},
     {"{" MSG "}", "max_tokens: Field required"}, {"{" MSG ",\"max_tokens\":0}", "max_tokens"}, {"{" MSG ",\"max_tokens\":\"x\"}", "max_tokens"},
     {MESSAGES("[]"), "at least one message"}, {MESSAGES("{}"), "messages"}, {MESSAGES("[1]"), "messages.0"},

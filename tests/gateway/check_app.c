@@ -565,6 +565,13 @@ START_TEST(errors)
     expect_error(chat("x", "\"temperature\":9"), 400, "invalid_value", "temperature");
     expect_error(chat("x", "\"stream\":true,\"n\":300"), 400, "invalid_value", "n");
     expect_error(chat("x", "\"logit_bias\":{\"2000\":1}"), 400, "invalid_value", "logit_bias");
+    expect_error(chat("x", "\"stream\":true,\"grammar\":\"root ::= \\\"a\\\" root\""), 400, "invalid_value", "grammar");
+    expect_error(chat("x", "\"response_format\":{\"type\":\"json_schema\",\"json_schema\":{\"name\":\"n\",\"schema\":{\"contains\":{\"type\":\"string\"}}}}"), 400,
+                 "unsupported_value", "response_format.json_schema.schema");
+    uint64_t grammars = fake_counts(fake).grammars;
+    ck_assert_int_eq(chat("x", "\"max_tokens\":3,\"response_format\":{\"type\":\"json_object\"}").status, 200);
+    ck_assert_int_eq(chat("x", "\"max_tokens\":3,\"grammar\":\"root ::= [a-z]\"").status, 200);
+    ck_assert_uint_eq(fake_counts(fake).grammars, grammars + 2);
     expect_error(ask("POST", CHAT, AUTH, "{\"model\":\"gpt-x\",\"messages\":[{\"role\":\"user\",\"content\":\"x\"}]}"), 404, "model_not_found", "model");
     expect_error(ask("POST", CHAT, AUTH, "{\"model\":\"fake-model\",\"messages\":[{\"role\":\"user\",\"content\":\"!raise\"}]}"), 400, "invalid_value", "messages");
     r = chat("this prompt is longer than the sixty-four tokens that the model takes", "\"stream\":true");
