@@ -22,5 +22,6 @@ int eng_session_step(eng_session *s, const struct eng_part *parts, uint32_t n_pa
 /* The k-th picked row of the last step, [vocab]. */
 const float *eng_session_logits(eng_session *s, uint32_t k);
 const float *eng_session_row(eng_session *s, const struct krn_view *v, uint32_t row);
+struct eng_states *eng_session_states(eng_session *s); /* recurrent states, slots as in steps; borrowed */
 void eng_session_drop(eng_session *s, uint32_t slot); /* forgets a sequence */
 #endif
