@@ -69,6 +69,35 @@ static void compare(const char *what, eng_session *a, eng_session *b, const stru
     ck_assert_msg(worst <= 1e-4 * scale && scale > 0.1, "%s: logits differ by %g of %g", what, worst, scale);
 }
 
+/* Mixtures with latent attention: the expert stacks, kv_b taken apart and turned around, A raised, KDA layers told by their heads. */
+START_TEST(latent)
+{
+    static const struct { const char *dir, *arch; double tolerance; } mixtures[] = {{"tests/data/models/deepseek_v3", "deepseek2", 1e-4}, {"tests/data/models/kimi_linear", "kimi-linear", 1e-4}};
+    char *out = mm_tmpdir();
+    mm_to_gguf(mixtures[_i].dir, mixtures[_i].arch, out, 1);
+    eng_session *a = open_at(mixtures[_i].dir, 200), *b = open_at(mm_path(out, "m.gguf"), 200);
+    int32_t t[130];
+    double worst = 0, scale = 0;
+    for (int i = 0; i < 130; i++) t[i] = (i * 37 + i * i % 61) % 400;
+    for (uint32_t at = 0; at < 130; at += 26) {
+        struct eng_part part = {.pos0 = at, .n = 26, .tokens = t + at, .picks = ENG_PICK_ALL};
+        OK(eng_session_step(a, &part, 1, NULL, NULL, &e));
+        OK(eng_session_step(b, &part, 1, NULL, NULL, &e));
+        for (uint32_t i = 0; i < 26; i++)
+            for (uint32_t v = 0; v < eng_session_model(a)->plan->vocab; v++) {
+                double x = (double)eng_session_logits(a, i)[v], y = (double)eng_session_logits(b, i)[v];
+                scale = fmax(scale, fabs(x));
+                worst = fabs(x - y) <= worst ? worst : fabs(x - y);
+            }
+    }
+    ck_assert_msg(worst <= mixtures[_i].tolerance * scale && scale > 0.1, "%s: logits differ by %g of %g", mixtures[_i].arch, worst, scale);
+    printf("%s: logits differ by %.2g of the largest\n", mixtures[_i].arch, worst / scale);
+    eng_session_close(a);
+    eng_session_close(b);
+    mm_rmdir(out);
+}
+END_TEST
+
 START_TEST(core)
 {
     static const char text[] = "The quick brown fox doesn't jump over 1234 lazy dogs, she said.\nThen the weather turned cold and the river froze over, "
@@ -124,8 +153,9 @@ int main(void)
 {
     Suite *s = suite_create("engine/families");
     TCase *t = tcase_create("core");
-    tcase_set_timeout(t, 120);
+    tcase_set_timeout(t, 600);
     tcase_add_loop_test(t, core, 0, 2 * (int)(sizeof families / sizeof *families));
+    tcase_add_loop_test(t, latent, 0, 2);
     tcase_add_test(t, notices);
     suite_add_tcase(s, t);
     SRunner *r = srunner_create(s);

@@ -12,14 +12,14 @@
 #include "tests/support/make_model.h"
 
 #define MUST(x) do { if (!(x)) { fprintf(stderr, "%s:%d: %s failed\n", __FILE__, __LINE__, #x); abort(); } } while (0)
-enum { KV_MAX = 64, TENSORS_MAX = 256, TOKENS_MAX = 4096 };
+enum { KV_MAX = 64, TENSORS_MAX = 512, TOKENS_MAX = 4096 };
 
 struct conv {
     const char *arch;
     struct arena mem;
     off_catalog *cat;
     const struct json *config;
-    bool gemma, llama;
+    bool gemma, llama, kimi;
     struct mm_kv kv[KV_MAX]; size_t n_kv;
     struct mm_tensor t[TENSORS_MAX]; size_t n;
     const char *tokens[TOKENS_MAX], *merges[TOKENS_MAX];
@@ -35,7 +35,17 @@ static const char *const block_names[][3] = { /* of a layer; the third: gemma's 
     {"self_attn.q_norm", "attn_q_norm", "attn_q_norm"}, {"self_attn.k_norm", "attn_k_norm", "attn_k_norm"},
     {"post_attention_layernorm", "ffn_norm", "post_attention_norm"}, {"pre_feedforward_layernorm", "ffn_norm", "ffn_norm"},
     {"post_feedforward_layernorm", "post_ffw_norm", "post_ffw_norm"}, {"mlp.gate_proj", "ffn_gate", "ffn_gate"}, {"mlp.up_proj", "ffn_up", "ffn_up"},
-    {"mlp.gate_up_proj", "ffn_up", "ffn_up"}, {"mlp.down_proj", "ffn_down", "ffn_down"}};
+    {"mlp.gate_up_proj", "ffn_up", "ffn_up"}, {"mlp.down_proj", "ffn_down", "ffn_down"},
+    /* latent attention, experts, KDA */
+    {"self_attn.q_a_proj", "attn_q_a", ""}, {"self_attn.q_a_layernorm", "attn_q_a_norm", ""}, {"self_attn.q_b_proj", "attn_q_b", ""},
+    {"self_attn.kv_a_proj_with_mqa", "attn_kv_a_mqa", ""}, {"self_attn.kv_a_layernorm", "attn_kv_a_norm", ""}, {"mlp.gate", "ffn_gate_inp", ""},
+    {"block_sparse_moe.gate", "ffn_gate_inp", ""}, {"mlp.shared_experts.gate_proj", "ffn_gate_shexp", ""}, {"mlp.shared_experts.up_proj", "ffn_up_shexp", ""},
+    {"mlp.shared_experts.down_proj", "ffn_down_shexp", ""}, {"block_sparse_moe.shared_experts.gate_proj", "ffn_gate_shexp", ""},
+    {"block_sparse_moe.shared_experts.up_proj", "ffn_up_shexp", ""}, {"block_sparse_moe.shared_experts.down_proj", "ffn_down_shexp", ""},
+    {"block_sparse_moe.gate_proj", "ffn_gate", ""}, {"block_sparse_moe.up_proj", "ffn_up", ""}, {"block_sparse_moe.down_proj", "ffn_down", ""},
+    {"self_attn.q_conv1d", "ssm_conv1d_q", ""}, {"self_attn.k_conv1d", "ssm_conv1d_k", ""}, {"self_attn.v_conv1d", "ssm_conv1d_v", ""},
+    {"self_attn.f_a_proj", "ssm_f_a", ""}, {"self_attn.f_b_proj", "ssm_f_b", ""}, {"self_attn.b_proj", "ssm_beta", ""}, {"self_attn.g_a_proj", "ssm_g_a", ""},
+    {"self_attn.g_b_proj", "ssm_g_b", ""}, {"self_attn.o_norm", "ssm_norm", ""}};
 
 static double num(const struct conv *c, const char *key, double dflt)
 {
@@ -90,11 +100,103 @@ static void add_f32(struct conv *c, const char *name, const float *v, uint64_t n
     c->t[c->n++] = (struct mm_tensor){.name = name, .type = KRN_F32, .n_dims = 1, .dims = {n}, .data = v};
 }
 
-static void convert(struct conv *c, const struct off_tensor *t)
+static uint8_t *bytes_of(struct conv *c, const struct off_tensor *t)
 {
     uint8_t *p = arena_alloc(&c->mem, t->bytes);
+    MUST(p && pread(off_catalog_file(c->cat, t->file)->fd, p, t->bytes, (off_t)t->offset) == (ssize_t)t->bytes);
+    return p;
+}
+static void add_stack(struct conv *c, const char *name, uint64_t n, uint64_t rows, uint64_t cols, const void *p)
+{
+    MUST(c->n < TENSORS_MAX);
+    c->t[c->n++] = (struct mm_tensor){.name = name, .type = KRN_BF16, .n_dims = 3, .dims = {n, rows, cols}, .data = p};
+}
+
+/* kv_b becomes two stacks: the rows of keys turned around per head, and the rows of values. */
+static void split_kv_b(struct conv *c, unsigned layer, const struct off_tensor *t)
+{
+    uint64_t heads = (uint64_t)num(c, "num_attention_heads", 0), nope = (uint64_t)num(c, "qk_nope_head_dim", 0), vd = (uint64_t)num(c, "v_head_dim", 0), rank = t->dims[1];
+    const uint16_t *w = (const uint16_t *)(const void *)bytes_of(c, t);
+    uint16_t *k = ARENA_ARRAY(&c->mem, uint16_t, heads * rank * nope), *v = ARENA_ARRAY(&c->mem, uint16_t, heads * vd * rank);
+    MUST(k && v && t->dims[0] == heads * (nope + vd));
+    for (uint64_t h = 0; h < heads; h++)
+        for (uint64_t r = 0; r < rank; r++) {
+            for (uint64_t d = 0; d < nope; d++) k[(h * rank + r) * nope + d] = w[(h * (nope + vd) + d) * rank + r];
+            for (uint64_t d = 0; d < vd; d++) v[(h * vd + d) * rank + r] = w[(h * (nope + vd) + nope + d) * rank + r];
+        }
+    add_stack(c, arena_printf(&c->mem, "blk.%u.attn_k_b.weight", layer), heads, rank, nope, k);
+    add_stack(c, arena_printf(&c->mem, "blk.%u.attn_v_b.weight", layer), heads, vd, rank, v);
+}
+
+/* The first expert's matrix of a layer brings all of them. */
+static bool stack_experts(struct conv *c, unsigned layer, const char *rest)
+{
+    static const char *const parts[][2] = {{"gate_proj", "gate"}, {"up_proj", "up"}, {"down_proj", "down"}, {"w1", "gate"}, {"w3", "up"}, {"w2", "down"}};
+    unsigned e;
+    char block[32], part[32], name[128];
+    if (sscanf(rest, "%31[^.].experts.%u.%31[^.].weight", block, &e, part) != 3)
+        return false;
+    for (int i = 0; i < 6 && e == 0; i++) {
+        uint64_t n = (uint64_t)num(c, "n_routed_experts", num(c, "num_experts", 0)), one = 0;
+        uint8_t *all = NULL;
+        const struct off_tensor *t = NULL;
+        if (strcmp(part, parts[i][0]))
+            continue;
+        for (uint64_t x = 0; x < n; x++) {
+            int len = snprintf(name, sizeof name, "model.layers.%u.%s.experts.%u.%s.weight", layer, block, (unsigned)x, part);
+            MUST((t = off_catalog_find(c->cat, name, (size_t)len)) && t->type == KRN_BF16);
+            one = t->bytes;
+            if (!all)
+                MUST((all = arena_alloc(&c->mem, n * one)));
+            memcpy(all + x * one, bytes_of(c, t), one);
+        }
+        add_stack(c, arena_printf(&c->mem, "blk.%u.ffn_%s_exps.weight", layer, parts[i][1]), n, t->dims[0], t->dims[1], all);
+    }
+    return true;
+}
+
+/* Tensors of latent attention, experts and KDA that are not renamed one to one; those of draft layers are left out. */
+static bool convert_special(struct conv *c, const struct off_tensor *t)
+{
+    unsigned layer;
+    int at = 0;
+    if (sscanf(t->name, "model.layers.%u.%n", &layer, &at) != 1)
+        return false;
+    const char *rest = t->name + at, *tail = strrchr(rest, '.') + 1;
+    if (layer >= (unsigned)num(c, "num_hidden_layers", 0) || stack_experts(c, layer, rest))
+        return true;
+    if (!strcmp(rest, "self_attn.kv_b_proj.weight")) {
+        split_kv_b(c, layer, t);
+        return true;
+    }
+    bool a = !strcmp(tail, "A_log"), conv = strstr(rest, "_conv1d.") != NULL;
+    if (!a && !conv && strcmp(tail, "dt_bias") && strcmp(tail, "e_score_correction_bias"))
+        return false;
+    uint64_t n = t->bytes / (t->type == KRN_F32 ? 4 : 2);
+    float *v = ARENA_ARRAY(&c->mem, float, n);
+    MUST(v && krn_expand(t->type, bytes_of(c, t), n, v));
+    for (uint64_t i = 0; i < n && a; i++) v[i] = -expf(v[i]);
+    add_f32(c, arena_printf(&c->mem, a ? "blk.%u.ssm_a" : conv ? "blk.%u.ssm_conv1d_%c.weight" : tail[0] == 'd' ? "blk.%u.ssm_dt.bias" : "blk.%u.exp_probs_b.bias", layer, strstr(rest, "_conv1d.") ? strstr(rest, "_conv1d.")[-1] : 0), v, n);
+    if (conv) {
+        c->t[c->n - 1].n_dims = 2;
+        c->t[c->n - 1].dims[0] = n / t->dims[t->n_dims - 1];
+        c->t[c->n - 1].dims[1] = t->dims[t->n_dims - 1];
+    }
+    return true;
+}
+
+static void convert(struct conv *c, const struct off_tensor *t)
+{
+    if (convert_special(c, t))
+        return;
+    uint8_t *p = bytes_of(c, t);
     char *name = new_name(c, t->name);
-    MUST(p && pread(off_catalog_file(c->cat, t->file)->fd, p, t->bytes, (off_t)t->offset) == (ssize_t)t->bytes && t->type == KRN_BF16);
+    if (t->type == KRN_F32) { /* vectors only */
+        MUST(t->n_dims == 1);
+        add_f32(c, name, (const float *)(const void *)p, t->dims[0]);
+        return;
+    }
+    MUST(t->type == KRN_BF16);
     bool q = strstr(name, "attn_q.") != NULL, k = strstr(name, "attn_k.") != NULL;
     if (c->llama && (q || k))
         interleave(p, t->dims[0], (uint64_t)num(c, q ? "num_attention_heads" : "num_key_value_heads", 1), t->bytes / t->dims[0]);
@@ -152,6 +254,53 @@ static void rope(struct conv *c, uint32_t d)
     }
 }
 
+/* deepseek2 and kimi-linear. */
+static void latent_metadata(struct conv *c)
+{
+    double rank = num(c, "kv_lora_rank", 0), rd = num(c, "qk_rope_head_dim", 0), yarn = num(c, "rope_scaling.factor", 0);
+    kv_u32(c, "attention.key_length", rank + rd);
+    kv_u32(c, "attention.value_length", rank);
+    kv_u32(c, "attention.key_length_mla", num(c, "qk_nope_head_dim", 0) + rd);
+    kv_u32(c, "attention.value_length_mla", num(c, "v_head_dim", 0));
+    kv_u32(c, "attention.kv_lora_rank", rank);
+    if (num(c, "q_lora_rank", 0) > 0)
+        kv_u32(c, "attention.q_lora_rank", num(c, "q_lora_rank", 0));
+    kv_u32(c, "rope.dimension_count", rd);
+    kv_u32(c, "leading_dense_block_count", num(c, "first_k_dense_replace", 0));
+    kv_u32(c, "expert_count", num(c, "n_routed_experts", num(c, "num_experts", 0)));
+    kv_u32(c, "expert_used_count", num(c, "num_experts_per_tok", num(c, "num_experts_per_token", 0)));
+    kv_u32(c, "expert_shared_count", num(c, "n_shared_experts", num(c, "num_shared_experts", 0)));
+    kv_u32(c, "expert_feed_forward_length", num(c, "moe_intermediate_size", 0));
+    kv(c, (struct mm_kv)MM_KV_BOOL("expert_weights_norm", 1), true);
+    kv_f32(c, "expert_weights_scale", num(c, "routed_scaling_factor", 1));
+    kv_u32(c, "expert_gating_func", 2);
+    kv_u32(c, "expert_group_count", num(c, "n_group", 1));
+    kv_u32(c, "expert_group_used_count", num(c, "topk_group", 1));
+    if (c->kimi) {
+        const struct json *list = json_path(c->config, "linear_attn_config.kda_layers");
+        int32_t *kvh = ARENA_ARRAY(&c->mem, int32_t, 128);
+        size_t n = (size_t)num(c, "num_hidden_layers", 0);
+        for (size_t i = 0; i < n; i++) kvh[i] = (int32_t)num(c, "num_attention_heads", 0);
+        for (size_t i = 0; i < list->n; i++) {
+            int64_t at = 0;
+            MUST(json_int(list->items[i], &at) && at >= 1 && (size_t)at <= n);
+            kvh[at - 1] = 0;
+        }
+        kv(c, (struct mm_kv){.key = "attention.head_count_kv", .type = MM_ARR, .elem = MM_I32, .n = n, .ints = kvh}, true);
+        kv_u32(c, "kda.head_dim", num(c, "linear_attn_config.head_dim", 0));
+        kv_u32(c, "ssm.conv_kernel", num(c, "linear_attn_config.short_conv_kernel_size", 4));
+        return;
+    }
+    kv_u32(c, "attention.head_count_kv", 1);
+    kv_f32(c, "rope.freq_base", num(c, "rope_theta", 10000));
+    if (yarn > 0) {
+        kv(c, (struct mm_kv)MM_KV_STR("rope.scaling.type", "yarn"), true);
+        kv_f32(c, "rope.scaling.factor", yarn);
+        kv_u32(c, "rope.scaling.original_context_length", num(c, "rope_scaling.original_max_position_embeddings", 0));
+        kv_f32(c, "rope.scaling.yarn_log_multiplier", 0.1 * num(c, "rope_scaling.mscale_all_dim", 0));
+    }
+}
+
 static void metadata(struct conv *c)
 {
     double heads = num(c, "num_attention_heads", 0), hidden = num(c, "hidden_size", 0), d = num(c, "head_dim", hidden / heads);
@@ -160,11 +309,15 @@ static void metadata(struct conv *c)
     kv_u32(c, "block_count", num(c, "num_hidden_layers", 0));
     kv_u32(c, "feed_forward_length", num(c, "intermediate_size", 0));
     kv_u32(c, "attention.head_count", heads);
+    kv_u32(c, "context_length", num(c, "max_position_embeddings", num(c, "model_max_length", 0)));
+    kv_f32(c, "attention.layer_norm_rms_epsilon", num(c, "rms_norm_eps", 0));
+    if (num(c, "kv_lora_rank", 0) > 0) {
+        latent_metadata(c);
+        return;
+    }
     kv_u32(c, "attention.head_count_kv", num(c, "num_key_value_heads", heads));
     kv_u32(c, "attention.key_length", d);
     kv_u32(c, "attention.value_length", d);
-    kv_u32(c, "context_length", num(c, "max_position_embeddings", 0));
-    kv_f32(c, "attention.layer_norm_rms_epsilon", num(c, "rms_norm_eps", 0));
     if (c->gemma) {
         kv_f32(c, "rope.freq_base_swa", num(c, "rope_local_base_freq", 10000));
         kv_u32(c, "attention.sliding_window_pattern", num(c, "sliding_window_pattern", 6));
@@ -262,6 +415,7 @@ void mm_to_gguf(const char *dir, const char *arch, const char *out_dir, unsigned
     c->arch = arch;
     c->gemma = !strcmp(arch, "gemma3");
     c->llama = !strcmp(arch, "llama");
+    c->kimi = !strncmp(arch, "kimi", 4);
     arena_init(&c->mem, 64u << 20);
     MUST(!off_catalog_open(&c->cat, dir, 0, &e));
     c->config = off_catalog_config(c->cat);
