@@ -163,16 +163,21 @@ static int make_choices(struct gw_chat *c)
     return 0;
 }
 
+/* The form of the answer. Calls that are demanded rule alone; others may come in place of it. */
 static int make_grammar(struct gw_chat *c)
 {
-    struct gw_structured_place p = {.format = c->req.prompts ? NULL : &c->served->format, .in_reasoning = c->in_reasoning, .no_reasoning = c->req.think == GW_THINK_OFF,
-                                    .tools = c->req.tools.n && c->req.tools.choice != GW_TOOLS_NONE, .tok = c->served->tok->tok};
-    if (!c->req.structured.rules)
+    const struct gw_chat_req *q = &c->req;
+    bool tools = q->tools.n && q->tools.choice != GW_TOOLS_NONE;
+    struct gw_structured_place p = {.format = q->prompts ? NULL : &c->served->format, .place = c->place, .no_reasoning = q->think == GW_THINK_OFF,
+                                    .tools = tools ? &q->tools : NULL, .tok = c->served->tok->tok};
+    if (!q->structured.rules || (tools && q->tools.choice != GW_TOOLS_AUTO))
         return 0;
-    if (p.tools && c->req.structured.whole)
-        return gw_api_error_set(&c->ae, 400, "unsupported_value", c->req.structured.param, "Unsupported value: '%s' beside 'tools': a grammar of your own rules the whole answer.",
-                                c->req.structured.param);
-    return gw_structured_grammar(&c->req.structured, &p, &c->mem, &c->grammar, &c->grammar_n, &c->ae);
+    if (tools && q->structured.whole)
+        return gw_api_error_set(&c->ae, 400, "unsupported_value", q->structured.param, "Unsupported value: '%s' beside 'tools': a grammar of your own rules the whole answer.",
+                                q->structured.param);
+    gw_call_grammar_free(&c->calls_grammar); /* of strict calls: they are part of the whole */
+    memset(&c->calls_grammar, 0, sizeof c->calls_grammar);
+    return gw_structured_grammar(&q->structured, &p, &c->mem, &c->grammar, &c->grammar_n, &c->ae);
 }
 
 int gw_chat_prepare(struct gw_chat *c)

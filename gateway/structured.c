@@ -270,25 +270,46 @@ static void put_drops(struct buf *b, const struct gw_structured_place *p)
         buf_str(b, "){0,3}");
 }
 
-/* A call in place of the answer: its first literal, then whatever the model says; gateway/calls.h reads it. */
-static void put_call(struct buf *b, const struct gw_structured_place *p)
+/* Rules of whole calls, under the name `calls`. */
+static int put_calls(struct buf *b, const struct gw_structured_place *p, struct gw_api_error *ae)
 {
-    const struct eng_tools_format *f = &p->format->tools;
-    size_t n;
-    const int32_t *eos = eng_tok_eos(p->tok, &n);
-    const struct eng_pattern *first = f->begin.n ? &f->begin : &f->call[0];
-    if (!f->begin.n && !f->n_calls)
-        return;
-    buf_str(b, " |");
-    if (first->v[0].kind == ENG_STEP_LITERAL) {
-        put_literal(b, first->v[0].s, first->v[0].n, p->tok);
-    } else {
-        buf_char(b, ' ');
-        char open[80];
-        snprintf(open, sizeof open, "{\"%.60s\": ", f->key_name ? f->key_name : "name");
-        eng_gbnf_literal(b, open, strlen(open));
+    struct gw_call_grammar g;
+    struct gw_tools t = *p->tools;
+    struct err e;
+    uint32_t bad = 0;
+    t.choice = GW_TOOLS_REQUIRED;
+    int rc = gw_call_grammar(&g, p->format, &t, p->place, p->tok, &bad, &e);
+    if (rc == ERR_NOMEM)
+        rc = no_memory(ae);
+    else if (rc)
+        rc = gw_api_error_set(ae, 400, "invalid_value", "tools", "Invalid schema of the function '%.64s': %s", bad < t.n ? t.v[bad].name : "?", e.msg);
+    else if (!strncmp(g.text.data ? g.text.data : "", "root ", 5)) {
+        buf_str(b, "calls ");
+        buf_add(b, g.text.data + 5, g.text.len - 5);
     }
-    buf_printf(b, " !<[%d]>*", n ? eos[0] : 0);
+    gw_call_grammar_free(&g);
+    return rc;
+}
+
+/* Reasoning and mark-up, then the answer. */
+static void put_root(struct buf *b, const struct gw_structured_place *p)
+{
+    const struct eng_reasoning_format *r = p->format && p->format->has_reasoning && p->format->reasoning.close.n ? &p->format->reasoning : NULL;
+    buf_str(b, "root ::=");
+    if (r && p->place == GW_PLACE_REASONING) {
+        put_reasoning(b, p);
+    } else if (r && r->open.n && p->place == GW_PLACE_START && !p->no_reasoning) {
+        buf_str(b, " (");
+        put_literal(b, r->open.v[0].s, r->open.v[0].n, p->tok);
+        put_reasoning(b, p);
+        buf_str(b, ")?");
+    }
+    if (r)
+        put_drops(b, p);
+    buf_str(b, " answer");
+    if (r)
+        put_drops(b, p);
+    buf_str(b, p->tools ? " | calls\n" : "\n");
 }
 
 int gw_structured_grammar(const struct gw_structured *s, const struct gw_structured_place *p, struct arena *a, const char **text, uint32_t *n, struct gw_api_error *ae)
@@ -296,29 +317,16 @@ int gw_structured_grammar(const struct gw_structured *s, const struct gw_structu
     struct buf b;
     struct err e;
     eng_grammar *g;
-    const struct eng_reasoning_format *r = p->format && p->format->has_reasoning && p->format->reasoning.close.n ? &p->format->reasoning : NULL;
+    int rc = 0;
     buf_init(&b, ENG_GRAMMAR_MAX);
-    if (!s->whole) {
-        buf_str(&b, "root ::=");
-        if (r && p->in_reasoning) {
-            put_reasoning(&b, p);
-        } else if (r && r->open.n && !p->no_reasoning) {
-            buf_str(&b, " (");
-            put_literal(&b, r->open.v[0].s, r->open.v[0].n, p->tok);
-            put_reasoning(&b, p);
-            buf_str(&b, ")?");
-        }
-        if (r)
-            put_drops(&b, p);
-        buf_str(&b, " (answer");
-        if (r)
-            put_drops(&b, p);
-        if (p->tools)
-            put_call(&b, p);
-        buf_str(&b, ")\n");
+    if (!s->whole)
+        put_root(&b, p);
+    if (!s->whole && p->tools && (rc = put_calls(&b, p, ae))) {
+        buf_free(&b);
+        return rc;
     }
     buf_add(&b, s->rules, s->n);
-    int rc = b.failed ? ERR_LIMIT : eng_grammar_compile(&g, b.data, b.len, p->tok, &e);
+    rc = b.failed ? ERR_LIMIT : eng_grammar_compile(&g, b.data, b.len, p->tok, &e);
     if (b.failed)
         rc = gw_api_error_set(ae, 400, "invalid_value", s->param, "Invalid '%s': its grammar has more than %u bytes.", s->param, ENG_GRAMMAR_MAX);
     else if (rc == ERR_NOMEM || (!rc && !(*text = arena_strdup(a, b.data, b.len))))

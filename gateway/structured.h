@@ -12,6 +12,7 @@
 #include "base/arena.h"
 #include "base/json.h"
 #include "engine/format.h"
+#include "gateway/call_grammar.h"
 
 struct gw_api_error;
 struct gw_structured {
@@ -22,8 +23,9 @@ struct gw_structured {
 int gw_structured_read(struct gw_structured *s, const struct json *body, struct arena *a, struct gw_api_error *ae);           /* OpenAI's and vLLM's fields */
 int gw_structured_read_anthropic(struct gw_structured *s, const struct json *body, struct arena *a, struct gw_api_error *ae);
 
-/* The whole grammar of an answer. in_reasoning: the prompt ended inside reasoning, which then comes first; reasoning that the model opens itself may
- * come first. tools: a call may stand in place of the answer. tok: the model's. 0, or the status in *ae. */
-struct gw_structured_place { const struct eng_format *format; /* NULL: a plain completion */ bool in_reasoning, no_reasoning, tools; const eng_tok *tok; };
+/* The whole grammar of an answer. format NULL: a plain completion. place: where the prompt left the answer; reasoning comes first where the prompt has
+ * opened it, and may come first where the model opens it itself, unless no_reasoning. tools: NULL, or calls of these may stand in place of the answer. tok: the
+ * model's. 0, or the status in *ae. */
+struct gw_structured_place { const struct eng_format *format; enum gw_call_place place; bool no_reasoning; const struct gw_tools *tools; const eng_tok *tok; };
 int gw_structured_grammar(const struct gw_structured *s, const struct gw_structured_place *p, struct arena *a, const char **text, uint32_t *n, struct gw_api_error *ae);
 #endif

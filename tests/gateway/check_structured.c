@@ -53,18 +53,21 @@ static void teardown(void)
     arena_free(&mem);
 }
 
-static eng_grammar *grammar_of(const char *body, bool in_reasoning, bool no_reasoning, bool tools, int status)
+static eng_grammar *grammar_of(const char *body, bool in_reasoning, bool no_reasoning, bool with_tools, int status)
 {
     struct err e = {0};
     struct json *v;
     struct gw_structured s = {0};
+    struct gw_tools tools = {0};
     struct gw_api_error ae = {0};
     const char *text = NULL;
     uint32_t n = 0;
     eng_grammar *g = NULL;
     OK(json_parse(&v, body, strlen(body), &json_strict, &mem, &e));
+    if (with_tools)
+        ck_assert_msg(gw_tools_read(&tools, v, &mem, &ae) == 0 && tools.n == 1, "%s", ae.msg);
     ck_assert_msg(gw_structured_read(&s, v, &mem, &ae) == 0, "%s: %s", body, ae.msg);
-    struct gw_structured_place p = {.format = &format, .in_reasoning = in_reasoning, .no_reasoning = no_reasoning, .tools = tools, .tok = tok};
+    struct gw_structured_place p = {.format = &format, .place = in_reasoning ? GW_PLACE_REASONING : GW_PLACE_START, .no_reasoning = no_reasoning, .tools = with_tools ? &tools : NULL, .tok = tok};
     int rc = gw_structured_grammar(&s, &p, &mem, &text, &n, &ae);
     ck_assert_msg(rc == status, "%s: %s", body, ae.msg);
     if (rc)
@@ -104,8 +107,9 @@ START_TEST(core)
     g = grammar_of(OBJECT, true, false, false, 0); /* the prompt has opened it */
     ck_assert(allows(g, "because\2{}") && allows(g, "\2\n{}") && !allows(g, "{}") && !allows(g, "because{}"));
     eng_grammar_close(g);
-    g = grammar_of(OBJECT, false, false, true, 0);
-    ck_assert(allows(g, "{}") && allows(g, "\3\n{\"name\":1 whatever") && allows(g, "\1x\2\3") && !allows(g, "x\3"));
+    g = grammar_of("{\"response_format\":{\"type\":\"json_object\"},\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"f\",\"parameters\":"
+                   "{\"type\":\"object\",\"properties\":{\"x\":{\"type\":\"integer\"}},\"required\":[\"x\"]}}}]}", false, false, true, 0);
+    ck_assert(allows(g, "{}") && allows(g, "\3\n{\"name\": \"f\", \"arguments\": {\"x\": 1}}\n</tool_call>") && !allows(g, "\3\n{\"name\": \"g\"") && !allows(g, "x\3"));
     eng_grammar_close(g);
     g = grammar_of("{\"grammar\":\"root ::= [ab]+ </think>?\"}", false, false, false, 0); /* one's own rules the whole answer */
     ck_assert(allows(g, "abba") && allows(g, "a\2") && !allows(g, "\1a\2b"));
