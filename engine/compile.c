@@ -90,7 +90,8 @@ int eng_compile_segment(struct eng_compiler *c, bool gate, struct err *e)
     if (!name)
         return err_set(e, ERR_NOMEM, "segment name");
     c->segs[c->n_segs++] = (struct eng_segment){.name = name, .layer = c->env.layer < 0 ? KRN_NO_LAYER : (uint16_t)c->env.layer, .op0 = c->seg_op0,
-                                                .n_ops = c->n_ops - c->seg_op0, .gate = gate};
+                                                .n_ops = c->n_ops - c->seg_op0, .gate = gate, .joins = c->seg_joins};
+    c->seg_joins = false;
     c->seg_op0 = c->n_ops;
     return ERR_OK;
 }
@@ -466,6 +467,7 @@ int eng_plan_compile_sheet(struct eng_plan **out, const eng_sheets *sheets, cons
     c->rep = rep;
     c->bind_only = o && o->bind_only;
     c->ctx_asked = o ? o->ctx : 0;
+    c->tile_bytes = o ? o->tile_bytes : 0;
     c->mem = &p->mem;
     c->where = name;
     if (!(rc = eng_sheets_merge(sheets, name, &p->mem, &merged, e)) && !(p->sheet = arena_strdup(&p->mem, name, strlen(name))))

@@ -12,6 +12,9 @@ enum eng_val_kind { ENG_VAL_REG, ENG_VAL_LIST, ENG_VAL_ROUTING, ENG_VAL_TOKENS }
 struct eng_val { enum eng_val_kind kind; struct krn_view view; }; /* view as engine/layout.h has it */
 struct eng_reg { const char *name; struct eng_val val; };
 
+/* A matrix with a row for every token, cut: weights [first, first + n) of `rows` rows each, the last one of the rest. */
+struct eng_tiles { uint32_t weight, first, n, rows; };
+
 struct eng_compiler {
     const off_catalog *cat;
     struct eng_plan *p;
@@ -26,8 +29,10 @@ struct eng_compiler {
     struct eng_reg reg[ENG_REGS_MAX]; unsigned n_regs;
     const char *where; unsigned line; /* block and line number, for messages */
     const char *rope_name[16];
-    struct eng_segment *segs; uint32_t n_segs, cap_segs; uint32_t seg_op0; const char *seg_name;
+    struct eng_segment *segs; uint32_t n_segs, cap_segs; uint32_t seg_op0; const char *seg_name; bool seg_joins;
     struct eng_tap *taps; uint32_t n_taps, cap_taps;
+    struct eng_tiles tiles[4]; unsigned n_tiles;
+    uint64_t tile_bytes;        /* 0: the default */
     unsigned depth;             /* of `use` and `if` */
 };
 
@@ -49,6 +54,8 @@ int eng_notes(struct eng_compiler *c, struct err *e); /* its `say` section: what
 int eng_formats(struct eng_compiler *c, struct err *e); /* its `tools` and `reasoning`: checked, and copied into the plan */
 /* rope_table.c: index of the table called name. */
 int eng_rope_table(struct eng_compiler *c, const char *name, uint32_t *table, struct err *e);
+/* vocab_tiles.c: how matrix w is cut; uncut: n is 1 and first is w. */
+int eng_vocab_tiles(struct eng_compiler *c, uint32_t w, struct eng_tiles *out, struct err *e);
 /* segments.c: weights -> records, segments -> record lists. */
 int eng_segment_records(struct eng_compiler *c, struct err *e);
 #endif

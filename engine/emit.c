@@ -46,9 +46,16 @@ static int split(struct eng_operands *o, struct eng_val *out, unsigned *n_out)
 static int embed(struct eng_operands *o, struct eng_val *out)
 {
     struct krn_op op = eng_emit_blank(o);
+    struct eng_tiles t;
+    int rc;
 
     eng_emit_weight(&op, 0, &o->w[0]);
-    op.u.scalar.c = (float)o->attr[0].num;
+    if ((rc = eng_vocab_tiles(o->c, op.weight[0], &t, o->e)))
+        return rc;
+    op.weight[0] = t.first;
+    op.u.embed.scale = (float)o->attr[0].num;
+    op.u.embed.tiles = t.n;
+    op.u.embed.tile_rows = t.rows;
     return o->w[0].n_dims == 2 ? eng_emit_call(o, &op, 1, (uint32_t)o->w[0].dims[1], out) : eng_emit_fail(o, "dimensions of the table", 2, o->w[0].n_dims);
 }
 
@@ -74,6 +81,13 @@ int eng_emit_linear(struct eng_operands *o, struct eng_val *out)
     }
     if (w->dims[1] > o->c->p->linear_cols_max)
         o->c->p->linear_cols_max = (uint32_t)w->dims[1];
+    if (o->c->env.layer < 0 && w->bias == KRN_NO_WEIGHT && w->dims[0] == o->c->p->vocab) {
+        struct eng_tiles t;
+        if ((rc = eng_vocab_tiles(o->c, op.weight[0], &t, o->e)))
+            return rc;
+        if (t.n > 1)
+            return eng_emit_head(o, &op, &t, out);
+    }
     return eng_emit_call(o, &op, 1, (uint32_t)w->dims[0], out);
 }
 

@@ -41,6 +41,9 @@ int eng_emit_call(struct eng_operands *o, struct krn_op *op, uint32_t heads, uin
 /* A row [n] that linears and flatten can take: heads side by side are one already, others are copied together. */
 int eng_emit_row(struct eng_operands *o, struct eng_val *v);
 
+/* vocab_tiles.c: the linear op tile by tile, each but the last ending a segment. */
+int eng_emit_head(struct eng_operands *o, struct krn_op *op, const struct eng_tiles *t, struct eng_val *out);
+
 /* Operators: each applies its shape rule and fills the call. */
 int eng_emit_attend(struct eng_operands *o, struct eng_val *out);
 int eng_emit_attend_mla(struct eng_operands *o, struct eng_val *out);

@@ -7,6 +7,7 @@
 #include "base/clock.h"
 #include "base/hash.h"
 #include "base/log.h"
+#include "engine/budget.h"
 #include "engine/engine_internal.h"
 #include "offload/ram.h"
 
@@ -58,7 +59,6 @@ int eng_config_defaults(struct eng_config *c, const struct eng_plan *p, struct e
 static int charge(eng_engine *g, const struct eng_exec_config *x, struct eng_kv_config *kv, struct err *e)
 {
     const struct eng_plan *p = g->model->plan;
-    g->weight_bytes = p->weight_bytes_slot;
     uint64_t requests = (uint64_t)(g->c.queue_max + g->c.seqs) * (g->c.ctx * sizeof(int32_t) + 8192);
     g->activation_bytes = eng_exec_bytes(p, x) + (uint64_t)p->vocab * 20 /* the sampler */ + requests;
     if (!g->c.prefix_off)
@@ -68,15 +68,32 @@ static int charge(eng_engine *g, const struct eng_exec_config *x, struct eng_kv_
     uint64_t states = eng_states_bytes(p, g->c.kv_type, g->c.seqs);
     if (states == UINT64_MAX)
         return err_set(e, ERR_UNSUPPORTED, "recurrent state $%s: no possible layout", p->recurrent[0].state);
-    uint64_t fixed = g->weight_bytes + g->activation_bytes + states, least = eng_kv_bytes(p, kv, 1);
-    if (fixed + least > g->c.ram_max)
-        return err_set(e, ERR_BUDGET,
-                       "--ram %llu does not hold the model: weights %llu + activations %llu + recurrent states of %u sequences %llu + KV of one sequence %llu = %llu, "
-                       "%llu bytes are missing",
-                       (unsigned long long)g->c.ram_max, (unsigned long long)g->weight_bytes, (unsigned long long)g->activation_bytes, g->c.seqs,
-                       (unsigned long long)states,
-                       (unsigned long long)least, (unsigned long long)(fixed + least), (unsigned long long)(fixed + least - g->c.ram_max));
-    kv->bytes_max = g->c.ram_max - fixed;
+    struct eng_budget b = {.ram_max = g->c.ram_max, .activation_bytes = g->activation_bytes, .state_bytes = states};
+    int rc = eng_budget(&b, p, kv, e);
+    kv->bytes_max = b.kv_bytes;
+    g->weight_bytes = b.weight_bytes;
+    return rc;
+}
+
+/* Weights into what the budget left for them. */
+static int open_weights(eng_engine *g, struct err *e)
+{
+    const struct eng_plan *p = g->model->plan;
+    struct off_sweep sweep = {.uses = p->uses, .n = p->n_uses, .rows_max = g->c.chunk};
+    struct off_weights_config w = {.ram_max = g->weight_bytes, .sweep = &sweep, .pool = g->load_pool, .progress = g->c.progress, .ctx = g->c.progress_ctx};
+    struct off_weights_stats s;
+    int rc = off_weights_open(&g->weights, g->model->catalog, p->records, p->n_records, p->weights, p->n_weights, &w, e);
+    if (rc == ERR_BUDGET)
+        return err_prefix(e, rc, "--ram %llu, activations %llu, weights get %llu", (unsigned long long)g->c.ram_max, (unsigned long long)g->activation_bytes,
+                          (unsigned long long)g->weight_bytes);
+    if (rc)
+        return rc;
+    off_weights_stats(g->weights, &s);
+    g->weight_bytes = s.resident_bytes + s.window_bytes + s.staging_bytes;
+    g->stats.weight_sweep_bytes = s.sweep_bytes;
+    if (s.sweep_bytes)
+        log_info("weights stream resident=%llu window=%llu a_step=%llu", (unsigned long long)s.resident_bytes, (unsigned long long)s.window_bytes,
+                 (unsigned long long)s.sweep_bytes);
     return ERR_OK;
 }
 
@@ -113,8 +130,7 @@ static int open_parts(eng_engine *g, struct err *e)
     if ((rc = open_grammars(g, e)) || (rc = charge(g, &x, &kv, e)) || (rc = eng_kv_open(&g->kv, p, &kv, e)) ||
         (rc = eng_states_open(&g->states, p, g->c.kv_type, g->c.seqs, e)) || (rc = open_prefix(g, e)) || (rc = pool_open(&g->load_pool, g->c.threads, e)))
         return rc;
-    struct off_weights_config w = {.ram_max = g->weight_bytes, .pool = g->load_pool, .progress = g->c.progress, .ctx = g->c.progress_ctx};
-    rc = off_weights_open(&g->weights, g->model->catalog, p->records, p->n_records, p->weights, p->n_weights, &w, e);
+    rc = open_weights(g, e);
     pool_close(g->load_pool);
     g->load_pool = NULL;
     if (rc || (rc = eng_exec_open(&g->exec, p, g->weights, &x, e)) || (rc = eng_sampler_open(&g->sampler, p->vocab, e)))

@@ -95,6 +95,8 @@ struct eng_stats {
     uint32_t running, waiting, seqs_max; uint64_t waiting_tokens;
     uint64_t requests, tokens_in, tokens_out, steps, step_ns;
     uint64_t kv_pages, kv_pages_used, kv_bytes, weight_bytes, activation_bytes, ram_max; /* used: held by sequences */
+    uint64_t weight_sweep_bytes;  /* of weights that pass through memory in a step; 0: all stay */
+    uint64_t weight_read_bytes, weight_stalls, weight_stall_ns; /* from files; leases that had to wait, and how long */
     uint64_t prefix_lookups, prefix_hits, prefix_tokens; /* admissions; those that found pages; tokens that were not computed */
     uint64_t prefix_pages, prefix_evictions;             /* pages in the index, held or not; pages that left it for want of room */
 };

@@ -8,7 +8,9 @@ struct eng_exec {
     off_weights *weights;
     const struct krn_backend_api *api;
     krn_backend *backend;
-    krn_list **lists; /* [n_segments] */
+    krn_list **lists;    /* [n_segments] NULL: it runs with the segment before it */
+    uint32_t *rows;      /* [rows_max] of one tile of a table */
+    bool joined;         /* everything stays: segments that only records cut run as one */
     uint64_t *chosen; /* bit e: expert e has rows in this step */
     uint32_t *leased; uint32_t n_leased; /* experts' records; room for three an expert */
 };
@@ -27,6 +29,29 @@ uint64_t eng_exec_bytes(const struct eng_plan *p, const struct eng_exec_config *
     return krn_cpu.bytes(&b);
 }
 
+static uint32_t run_end(const eng_exec *x, uint32_t i)
+{
+    for (i++; i < x->plan->n_segments && x->joined && x->plan->segments[i].joins;)
+        i++;
+    return i;
+}
+
+/* Segments that were cut for the sake of their records run as one when all records stay. */
+static int record_runs(eng_exec *x, struct err *e)
+{
+    const struct eng_plan *p = x->plan;
+    struct off_weights_stats s;
+    off_weights_stats(x->weights, &s);
+    x->joined = s.sweep_bytes == 0;
+    for (uint32_t i = 0; i < p->n_segments; i = run_end(x, i)) {
+        const struct eng_segment *a = &p->segments[i], *b = &p->segments[run_end(x, i) - 1];
+        int rc = x->api->record(x->backend, p->ops + a->op0, b->op0 + b->n_ops - a->op0, p->weights, &x->lists[i], e);
+        if (rc)
+            return err_prefix(e, rc, "%s", a->name);
+    }
+    return ERR_OK;
+}
+
 int eng_exec_open(eng_exec **out, struct eng_plan *p, off_weights *w, const struct eng_exec_config *c, struct err *e)
 {
     int rc;
@@ -38,7 +63,8 @@ int eng_exec_open(eng_exec **out, struct eng_plan *p, off_weights *w, const stru
     x->lists = calloc(p->n_segments, sizeof *x->lists);
     x->chosen = calloc(p->experts.n / 64 + 1, sizeof *x->chosen);
     x->leased = calloc((size_t)p->experts.n * 3 + 1, sizeof *x->leased);
-    if (!x->lists || !x->chosen || !x->leased) {
+    x->rows = calloc((size_t)c->rows_max + 1, sizeof *x->rows);
+    if (!x->lists || !x->chosen || !x->leased || !x->rows) {
         rc = err_set(e, ERR_NOMEM, "executor of %u segments", p->n_segments);
         goto out;
     }
@@ -47,13 +73,8 @@ int eng_exec_open(eng_exec **out, struct eng_plan *p, off_weights *w, const stru
     struct krn_backend_config b = backend_config(p, c);
     if ((rc = x->api->open(&x->backend, &b, e)))
         goto out;
-    for (uint32_t i = 0; i < p->n_segments; i++) {
-        const struct eng_segment *s = &p->segments[i];
-        if ((rc = x->api->record(x->backend, p->ops + s->op0, s->n_ops, p->weights, &x->lists[i], e))) {
-            err_prefix(e, rc, "%s", s->name);
-            goto out;
-        }
-    }
+    if ((rc = record_runs(x, e)))
+        goto out;
     *out = x;
     x = NULL;
 out:
@@ -72,6 +93,7 @@ void eng_exec_close(eng_exec *x)
         x->api->close(x->backend);
     free(x->leased);
     free(x->chosen);
+    free(x->rows);
     free(x->lists);
     free(x);
 }
@@ -106,39 +128,63 @@ static int lease_experts(eng_exec *x, const struct krn_op *op, uint32_t rows, st
     return ERR_OK;
 }
 
-static int run_segment(eng_exec *x, uint32_t i, const struct krn_step *step, void (*tap)(void *, uint32_t), void *ctx, struct err *e)
+/* Tile `tile` of the table that the segment looks rows up in, for the tokens of this step. */
+static int lease_rows(eng_exec *x, const struct eng_segment *s, uint32_t tile, const struct krn_step *step, struct err *e)
 {
-    const struct eng_segment *s = &x->plan->segments[i];
+    const struct krn_op *op = &x->plan->ops[s->op0];
+    uint32_t n = 0, first = tile * op->u.embed.tile_rows;
+    for (uint32_t r = 0; r < step->n_tokens; r++)
+        if (step->tokens[r] >= 0 && (uint32_t)step->tokens[r] - first < op->u.embed.tile_rows && (uint32_t)step->tokens[r] >= first)
+            x->rows[n++] = (uint32_t)step->tokens[r] - first;
+    return off_lease_rows(x->weights, s->records[tile], x->rows, n, e);
+}
+
+/* Leases of segments [i, end); *leased counts them, in order, also when one fails. */
+static int lease(eng_exec *x, uint32_t i, uint32_t end, const struct krn_step *step, uint32_t *leased, struct err *e)
+{
     int rc = ERR_OK;
-    uint32_t leased = 0;
-    for (; leased < s->n_records; leased++)
-        if ((rc = off_lease(x->weights, s->records[leased], e)))
-            goto out;
-    for (uint32_t k = s->op0; k < s->op0 + s->n_ops; k++)
-        if (x->plan->ops[k].code == KRN_EXPERTS && (rc = lease_experts(x, &x->plan->ops[k], step->n_tokens, e)))
-            goto out;
-    if ((rc = x->api->submit(x->backend, x->lists[i], step, e)) || (rc = x->api->wait(x->backend, e)))
-        goto out;
-    if (tap)
-        tap(ctx, i);
-out:
+    for (; i < end && !rc; i++) {
+        const struct eng_segment *s = &x->plan->segments[i];
+        for (uint32_t r = 0; r < s->n_records; r++) {
+            if ((rc = r < s->n_lookups ? lease_rows(x, s, r, step, e) : off_lease(x->weights, s->records[r], e)))
+                return rc;
+            ++*leased;
+        }
+        for (uint32_t k = s->op0; k < s->op0 + s->n_ops && !rc; k++)
+            if (x->plan->ops[k].code == KRN_EXPERTS)
+                rc = lease_experts(x, &x->plan->ops[k], step->n_tokens, e);
+    }
+    return rc;
+}
+
+static void release(eng_exec *x, uint32_t i, uint32_t leased)
+{
     while (x->n_leased)
         off_release(x->weights, x->leased[--x->n_leased]);
-    while (leased)
-        off_release(x->weights, s->records[--leased]);
-    if (rc)
-        err_prefix(e, rc, "%s", s->name);
-    return rc;
+    for (; leased; i++)
+        for (uint32_t r = 0; r < x->plan->segments[i].n_records && leased; r++, leased--)
+            off_release(x->weights, x->plan->segments[i].records[r]);
+}
+
+static int run(eng_exec *x, uint32_t i, uint32_t end, const struct krn_step *step, void (*tap)(void *, uint32_t), void *ctx, struct err *e)
+{
+    uint32_t leased = 0;
+    int rc = lease(x, i, end, step, &leased, e);
+    if (!rc && !(rc = x->api->submit(x->backend, x->lists[i], step, e)) && !(rc = x->api->wait(x->backend, e)))
+        for (uint32_t k = i; tap && k < end; k++)
+            tap(ctx, k);
+    release(x, i, leased);
+    return rc ? err_prefix(e, rc, "%s", x->plan->segments[i].name) : ERR_OK;
 }
 
 int eng_exec_run(eng_exec *x, const struct krn_step *step, void (*tap)(void *ctx, uint32_t segment), void *ctx, struct err *e)
 {
-    for (uint32_t i = 0; i < x->plan->n_segments; i++) {
-        int rc = run_segment(x, i, step, tap, ctx, e);
-        if (rc)
-            return rc;
+    int rc = ERR_OK;
+    for (uint32_t i = 0, end; i < x->plan->n_segments && !rc; i = end) {
+        end = run_end(x, i);
+        rc = run(x, i, end, step, tap, ctx, e);
     }
-    return ERR_OK;
+    return rc;
 }
 
 const float *eng_exec_row(eng_exec *x, const struct krn_view *v, uint32_t row) { return x->api->row(x->backend, v, row); }

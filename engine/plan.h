@@ -19,6 +19,8 @@ struct eng_segment {
     uint16_t layer;               /* KRN_NO_LAYER outside */
     uint32_t op0, n_ops;
     const uint32_t *records; uint32_t n_records; /* to lease; indices into eng_plan.records */
+    uint32_t n_lookups;           /* records[0 .. n_lookups) are tiles of the table that its embed op looks rows up in */
+    bool joins;                   /* goes on with the segment before it: cut for the sake of its records only */
     bool gate;                    /* the host decides after it (router -> expert leases) */
 };
 
@@ -75,6 +77,7 @@ struct eng_plan {
     struct eng_segment *segments; uint32_t n_segments;
     struct eng_tensor *tensors; struct krn_weight *weights; uint32_t n_weights; /* weights[].data set by leases */
     struct off_record *records; uint32_t n_records;
+    struct off_use *uses; uint32_t n_uses; /* which records a step leases, segment by segment; experts apart */
     const uint32_t *record_of;    /* [n_weights] the record that holds a weight (experts: theirs), UINT32_MAX: none */
     struct eng_kv_group *kv; uint32_t n_kv;
     struct eng_recurrent *recurrent; uint32_t n_recurrent;
@@ -89,6 +92,7 @@ struct eng_plan {
 
 struct eng_plan_options {
     bool bind_only;               /* check: also compile calls without kernels; records and layouts are skipped */
+    uint64_t tile_bytes;          /* most of a vocabulary matrix in one record; 0: 16 MiB */
     uint32_t ctx;                 /* of a sequence; 0: as the sheet's `serve` section says */
 };
 

@@ -201,8 +201,13 @@ static void run_step(eng_engine *g)
             take_token(g, s, pick++);
         }
     }
+    struct off_weights_stats w;
+    off_weights_stats(g->weights, &w);
     pthread_mutex_lock(&g->lock);
     g->stats.steps++;
+    g->stats.weight_read_bytes = w.file_bytes_read;
+    g->stats.weight_stalls = w.lease_misses;
+    g->stats.weight_stall_ns = w.stall_ns;
     g->stats.step_ns += clock_now_ns() - t0;
     g->stats.tokens_in += g->step.n_tokens;
     g->stats.tokens_out += out;

@@ -110,6 +110,17 @@ static int add_weight(struct packer *k, const struct krn_op *op, uint32_t i, boo
     return list ? list_record(k, k->n) : ERR_OK;
 }
 
+/* A table that is looked into: each tile is a record of its own, before all others of the segment. */
+static int pack_table(struct packer *k, const struct krn_op *op, struct eng_segment *s)
+{
+    int rc = end_record(k);
+    for (uint32_t t = 0; t < op->u.embed.tiles && !rc; t++)
+        if (!(rc = add_weight(k, op, op->weight[0] + t, true)))
+            rc = end_record(k);
+    s->n_lookups = k->n_list;
+    return rc;
+}
+
 static int pack_segment(struct packer *k, struct eng_segment *s)
 {
     int rc = ERR_OK;
@@ -119,6 +130,8 @@ static int pack_segment(struct packer *k, struct eng_segment *s)
     k->n_list = 0;
     for (uint32_t i = s->op0; i < s->op0 + s->n_ops && !rc; i++) {
         const struct krn_op *op = &k->c->ops[i];
+        if (op->code == KRN_EMBED && k->n_list == 0 && op->weight[0] != KRN_NO_WEIGHT)
+            rc = pack_table(k, op, s);
         for (unsigned w = 0; w < KRN_OP_WEIGHTS && !rc && op->code != KRN_EXPERTS; w++)
             if (op->weight[w] != KRN_NO_WEIGHT)
                 rc = add_weight(k, op, op->weight[w], true);
@@ -152,6 +165,20 @@ static int pack_experts(struct packer *k, const struct krn_op *op)
     return ERR_OK;
 }
 
+static int list_uses(struct packer *k)
+{
+    struct eng_plan *p = k->c->p;
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < k->c->n_segs; i++)
+        n += k->c->segs[i].n_records;
+    if (!(p->uses = ARENA_ARRAY(k->c->mem, struct off_use, n)))
+        return err_set(k->e, ERR_NOMEM, "uses of records");
+    for (uint32_t i = 0; i < k->c->n_segs; i++)
+        for (uint32_t r = 0; r < k->c->segs[i].n_records; r++)
+            p->uses[p->n_uses++] = (struct off_use){.record = k->c->segs[i].records[r], .segment = i, .looked_up = r < k->c->segs[i].n_lookups};
+    return ERR_OK;
+}
+
 int eng_segment_records(struct eng_compiler *c, struct err *e)
 {
     struct packer k = {.c = c, .e = e};
@@ -165,6 +192,7 @@ int eng_segment_records(struct eng_compiler *c, struct err *e)
     for (uint32_t i = 0; i < c->n_ops && !rc; i++)
         if (c->ops[i].code == KRN_EXPERTS)
             rc = pack_experts(&k, &c->ops[i]);
+    rc = rc ? rc : list_uses(&k);
     c->p->records = k.records;
     c->p->n_records = k.n;
     c->p->record_of = k.record_of;

@@ -20,14 +20,15 @@ struct eng_session {
     struct krn_pages *groups;
 };
 
-static int open_weights(eng_session *s, struct err *e)
+static int open_weights(eng_session *s, uint64_t ram_max, struct err *e)
 {
     struct eng_plan *p = s->model->plan;
     pool *workers;
     int rc = pool_open(&workers, s->c.threads, e);
     if (rc)
         return rc;
-    struct off_weights_config w = {.ram_max = p->weight_bytes_slot, .pool = workers, .progress = s->c.progress, .ctx = s->c.progress_ctx};
+    struct off_sweep sweep = {.uses = p->uses, .n = p->n_uses, .rows_max = s->c.chunk};
+    struct off_weights_config w = {.ram_max = ram_max, .sweep = &sweep, .pool = workers, .progress = s->c.progress, .ctx = s->c.progress_ctx};
     rc = off_weights_open(&s->weights, s->model->catalog, p->records, p->n_records, p->weights, p->n_weights, &w, e);
     pool_close(workers);
     return rc;
@@ -61,7 +62,10 @@ int eng_session_open(eng_session **out, const struct eng_config *cfg, uint32_t p
     struct eng_kv_config kv = {.type = s->c.kv_type, .page_tokens = s->c.page_tokens, .slots = s->c.seqs, .ctx = s->c.ctx, .chunk = s->c.chunk,
                                .bytes_max = s->c.ram_max};
     struct eng_exec_config x = {.isa = s->c.isa, .precision = s->c.precision, .threads = s->c.threads, .rows_max = s->c.chunk, .picks_max = picks_max};
-    if ((rc = eng_kv_open(&s->kv, p, &kv, e)) || (rc = eng_states_open(&s->states, p, s->c.kv_type, s->c.seqs, e)) || (rc = open_weights(s, e)) || (rc = eng_exec_open(&s->exec, p, s->weights, &x, e)) ||
+    uint64_t others = eng_exec_bytes(p, &x) + eng_kv_bytes(p, &kv, kv.slots) + eng_states_bytes(p, s->c.kv_type, s->c.seqs);
+    uint64_t left = s->c.ram_max > others ? s->c.ram_max - others : 0;
+    if ((rc = eng_kv_open(&s->kv, p, &kv, e)) || (rc = eng_states_open(&s->states, p, s->c.kv_type, s->c.seqs, e)) ||
+        (rc = open_weights(s, left < p->weight_bytes_slot ? left : p->weight_bytes_slot, e)) || (rc = eng_exec_open(&s->exec, p, s->weights, &x, e)) ||
         (rc = open_tables(s, e)))
         goto out;
     *out = s;

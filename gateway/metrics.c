@@ -91,7 +91,11 @@ static void put_engine(const struct gw_engine_stats *s, struct buf *b)
     put(b, "counter", "prefix_tokens_total", "Tokens found there and not computed.", e->prefix_tokens);
     put(b, "counter", "prefix_evictions_total", "Pages dropped from the index for want of room.", e->prefix_evictions);
     put(b, "gauge", "kv_bytes", "Bytes of the KV pools.", e->kv_bytes);
-    put(b, "gauge", "weight_bytes", "Bytes of resident weights.", e->weight_bytes);
+    put(b, "gauge", "weight_bytes", "Bytes of memory that weights take: what stays, and the window and buffers through which the rest passes.", e->weight_bytes);
+    put(b, "gauge", "weight_sweep_bytes", "Bytes of weights that pass through that window in every step.", e->weight_sweep_bytes);
+    put(b, "counter", "weight_read_bytes_total", "Bytes of weights read from files.", e->weight_read_bytes);
+    put(b, "counter", "weight_stalls_total", "Times a step waited for weights.", e->weight_stalls);
+    put(b, "counter", "weight_stall_microseconds_total", "How long steps waited for weights.", e->weight_stall_ns / 1000);
     put(b, "gauge", "activation_bytes", "Bytes of activations.", e->activation_bytes);
     put(b, "gauge", "engine_ram_max_bytes", "The engine's memory budget.", e->ram_max);
 }

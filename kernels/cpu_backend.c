@@ -152,7 +152,8 @@ static int check_rows(krn_backend *b, const krn_list *l, const struct krn_step *
         if (s->picks[i] >= s->n_tokens) return err_set(e, ERR_INVALID, "picked row %u of a step of %u", s->picks[i], s->n_tokens);
     for (size_t i = 0; i < l->n && l->uses_tokens; i++) {
         if (l->ops[i].op->code != KRN_EMBED) continue;
-        uint32_t vocab = cpu_weight(l, l->ops[i].op, 0)->rows;
+        const struct krn_op *op = l->ops[i].op;
+        uint32_t tiles = op->u.embed.tiles ? op->u.embed.tiles : 1, vocab = (tiles - 1) * op->u.embed.tile_rows + cpu_weight(l, op, 0)[tiles - 1].rows;
         for (uint32_t r = 0; r < s->n_tokens; r++)
             if (s->tokens[r] < 0 || (uint32_t)s->tokens[r] >= vocab) return err_set(e, ERR_INVALID, "token %d of a vocabulary of %u", s->tokens[r], vocab);
     }

@@ -50,6 +50,13 @@ static void element_op(const struct krn_ops *f, const struct cpu_op *x, uint32_t
     }
 }
 
+/* A token's row lies in one of the tiles. */
+static void embed_row(const struct krn_weight *w, const struct krn_op *op, uint32_t token, float *out)
+{
+    uint32_t tile = op->u.embed.tiles > 1 ? token / op->u.embed.tile_rows : 0;
+    krn_weight_row(w + tile, token - tile * op->u.embed.tile_rows, out);
+}
+
 static void row_op(const krn_backend *b, const struct cpu_op *x, uint32_t row, const float *w)
 {
     const struct krn_ops *f = b->ops;
@@ -59,8 +66,8 @@ static void row_op(const krn_backend *b, const struct cpu_op *x, uint32_t row, c
         float *out = at(&x->out, row, h);
         switch (op->code) {
         case KRN_EMBED:
-            krn_weight_row(cpu_weight(b->list, op, 0), (uint32_t)b->step->tokens[row], out);
-            if (op->u.scalar.c != 1.0f) f->scale(out, out, dim, op->u.scalar.c);
+            embed_row(cpu_weight(b->list, op, 0), op, (uint32_t)b->step->tokens[row], out);
+            if (op->u.embed.scale != 1.0f) f->scale(out, out, dim, op->u.embed.scale);
             break;
         case KRN_RMSNORM: f->rmsnorm(out, at(&x->in[0], row, h), w, dim, op->u.norm.eps, op->u.norm.offset); break;
         case KRN_L2NORM: f->l2norm(out, at(&x->in[0], row, h), dim, op->u.norm.eps); break;

@@ -70,7 +70,8 @@ struct krn_op {
     uint32_t state_layer;                 /* which layer of that group */
     union {
         struct { float eps, offset; } norm;             /* RMSNORM, L2NORM, LAYERNORM */
-        struct { float c; } scalar;                     /* EMBED scale, SCALE, SOFTCAP cap */
+        struct { float c; } scalar;                     /* SCALE, SOFTCAP cap */
+        struct { float scale; uint32_t tiles, tile_rows; } embed; /* w0 is the first of `tiles` weights of tile_rows rows (the last: the rest) */
         struct { enum krn_act act; float alpha, limit, beta, beta_u; } glu; /* GLU, ACT; EXPERTS has its own copy */
         struct { uint32_t table; enum krn_pairs pairs; } rope;
         struct { float scale, softcap; uint32_t window; /* window 0: all; counts the token itself; softcap 0: none */

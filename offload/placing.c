@@ -24,15 +24,20 @@ static int decide(struct off_placing *p, const struct off_record *records, uint3
                   struct pol_item *items, bool *keep, uint32_t *scratch, struct err *e)
 {
     const struct off_sweep *w = cfg->sweep;
-    uint64_t fixed = p->staging_bytes, budget, all = 0;
+    uint64_t fixed = p->staging_bytes, budget, all = 0, row = 0;
     uint32_t m = 0;
     struct pol_place at;
     for (uint32_t r = 0; r < n; r++) {
         all += records[r].slot_bytes;
         p->keep[r] = c->whole[r] > 1 || (!c->whole[r] && !c->rows[r]);
         p->kept_bytes += p->keep[r] ? records[r].slot_bytes : 0;
-        p->rows_bytes += !p->keep[r] && c->rows[r] ? off_rows_bytes(&records[r], w->rows_max) : 0;
+        if (p->keep[r] || !c->rows[r])
+            continue;
+        p->rows_bytes += off_rows_bytes(&records[r], 0);
+        uint64_t one = off_rows_bytes(&records[r], 1) - off_rows_bytes(&records[r], 0);
+        row = one > row ? one : row;
     }
+    p->rows_bytes += row * w->rows_max; /* a token's row lies in one of the tables that a step looks into */
     for (uint32_t i = 0; i < w->n; i++)
         if (!w->uses[i].looked_up && !p->keep[w->uses[i].record]) {
             p->order[m] = w->uses[i].record;

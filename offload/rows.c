@@ -34,7 +34,6 @@ uint64_t off_rows_bytes(const struct off_record *r, uint32_t n)
     uint64_t all = 0;
     for (uint32_t k = 0; k < r->n_parts; k++)
         all += n * ((group_bytes(&r->parts[k]) + 2 * PAGE - 1) & ~(uint64_t)(PAGE - 1));
-    all = all < r->slot_bytes ? all : (r->slot_bytes + PAGE - 1) & ~(uint64_t)(PAGE - 1);
     return all + stage_bytes(r);
 }
 

@@ -68,7 +68,7 @@ static struct model *open_model(enum krn_type t, bool biases)
     struct krn_op *op = call(m, 0, KRN_EMBED, h, h, 0);
     op->n_weights = 1;
     op->weight[0] = W_EMBED;
-    op->u.scalar.c = 1;
+    op->u.embed.scale = 1;
     op = call(m, 1, KRN_LINEAR, h, scores, 1);
     op->n_weights = 1;
     op->weight[0] = W_ROUTER;

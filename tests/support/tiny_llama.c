@@ -8,7 +8,7 @@
 
 #include "tests/support/make_model.h"
 
-enum { H = TINY_HIDDEN, KV = 32, FF = 128, V = TINY_VOCAB, HEADS = 4, KV_HEADS = 2, HEAD_DIM = 16, N_MERGES = V - 259 };
+enum { H = TINY_HIDDEN, KV = 32, FF = 128, TENSORS = 24 * 9 + 3, V = TINY_VOCAB, HEADS = 4, KV_HEADS = 2, HEAD_DIM = 16, N_MERGES = V - 259 };
 
 /* ---- vocabulary ------------------------------------------------------------------------------------------- */
 /* In the alphabet of byte-level BPE: "\xc4\xa0" is its letter for a space. */
@@ -144,9 +144,9 @@ static void *encode(enum krn_type t, const float *x, size_t n)
 }
 
 struct set {
-    struct mm_tensor t[64];
+    struct mm_tensor t[TENSORS];
     size_t n;
-    char names[64][40];
+    char names[TENSORS][40];
     bool f32;
 };
 
@@ -154,7 +154,7 @@ static void add(struct set *s, const char *name, int layer, enum krn_type type, 
 {
     struct mm_tensor *t = &s->t[s->n];
     char *own = s->names[s->n++];
-    assert(s->n <= 64);
+    assert(s->n <= TENSORS);
     if (layer < 0)
         snprintf(own, sizeof s->names[0], "%s", name);
     else
@@ -215,17 +215,18 @@ static void layers(struct set *s, const struct tiny_llama *o)
         {KRN_F16, KRN_Q4_1, KRN_Q4_0, KRN_F32, KRN_Q4_0, KRN_BF16, KRN_Q8_0},
     };
     float back = o->chain ? 0.01f : 0.25f; /* of what a layer adds to the stream */
-    for (int l = 0; l < TINY_LAYERS; l++) {
-        const enum krn_type *t = types[l];
+    uint32_t ff = o->ff ? o->ff : FF;
+    for (int l = 0; l < (int)(o->layers ? o->layers : TINY_LAYERS); l++) {
+        const enum krn_type *t = types[l % TINY_LAYERS];
         norm(s, "attn_norm.weight", l);
         matrix(s, "attn_q.weight", l, t[0], HEADS * HEAD_DIM, H, 0.25f);
         matrix(s, "attn_k.weight", l, t[1], KV, H, 0.25f);
         matrix(s, "attn_v.weight", l, t[2], KV, H, 0.25f);
         matrix(s, "attn_output.weight", l, t[3], H, HEADS * HEAD_DIM, back);
         norm(s, "ffn_norm.weight", l);
-        matrix(s, "ffn_gate.weight", l, t[4], FF, H, 0.2f);
-        matrix(s, "ffn_up.weight", l, t[5], FF, H, 0.2f);
-        matrix(s, "ffn_down.weight", l, t[6], H, FF, back);
+        matrix(s, "ffn_gate.weight", l, t[4], ff, H, 0.2f);
+        matrix(s, "ffn_up.weight", l, t[5], ff, H, 0.2f);
+        matrix(s, "ffn_down.weight", l, t[6], H, ff, back);
     }
     norm(s, "output_norm.weight", -1);
 }
@@ -244,10 +245,10 @@ void tiny_llama_write(const char *path, const struct tiny_llama *o)
     const struct mm_kv kv[] = {
         MM_KV_STR("general.architecture", "llama"),
         MM_KV_STR("general.name", "tiny"),
-        MM_KV_U32("llama.block_count", TINY_LAYERS),
+        MM_KV_U32("llama.block_count", o->layers ? o->layers : TINY_LAYERS),
         MM_KV_U32("llama.context_length", o->ctx ? o->ctx : 2048),
         MM_KV_U32("llama.embedding_length", H),
-        MM_KV_U32("llama.feed_forward_length", FF),
+        MM_KV_U32("llama.feed_forward_length", o->ff ? o->ff : FF),
         MM_KV_U32("llama.attention.head_count", HEADS),
         MM_KV_U32("llama.attention.head_count_kv", KV_HEADS),
         MM_KV_F32("llama.rope.freq_base", 10000),

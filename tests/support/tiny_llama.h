@@ -18,6 +18,7 @@ enum { TINY_VOCAB = 300, TINY_ENDOFTEXT = 0, TINY_IM_START = 1, TINY_IM_END = 2,
 struct tiny_llama {
     uint64_t seed;
     uint32_t ctx;              /* llama.context_length; 0: 2048 */
+    uint32_t layers, ff;       /* 0: TINY_LAYERS, 128; at most 24 layers, ff a multiple of 32 */
     bool chain;
     bool untied;               /* an output.weight of its own; chain always has one */
     bool f32;                  /* every weight F32: for references */

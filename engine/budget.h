@@ -1,0 +1,13 @@
+/* engine/budget.h - one ceiling divided among activations, KV pages and weights, before any of them exists.
+ *
+ * Activations and recurrent states come first, then KV pages for one whole sequence, then all weights; KV gets what is left. Where weights do not fit they
+ * stream (offload/stream.h): KV may then grow by an eighth of what is left, up to what all sequences need, and weights get the rest:
+ * each byte of them is read once a step, each byte of KV more saves at most one sequence's wait. */
+#ifndef SLUICE_ENGINE_BUDGET_H
+#define SLUICE_ENGINE_BUDGET_H
+#include "engine/kv.h"
+
+struct eng_budget { uint64_t ram_max, activation_bytes, state_bytes, kv_bytes, weight_bytes; bool streams; };
+/* In: ram_max, activation_bytes, state_bytes (of all sequences). ERR_BUDGET says every item and what is missing. */
+int eng_budget(struct eng_budget *b, const struct eng_plan *p, const struct eng_kv_config *kv, struct err *e);
+#endif
