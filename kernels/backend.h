@@ -60,6 +60,10 @@ struct krn_backend_config {
 typedef struct krn_backend krn_backend;
 typedef struct krn_list krn_list;
 
+/* Time of one kind of work, all workers together. name: an operator's, or "quantise", "store kv", "angles", "wait" (for other workers).
+ * type: of its matrix, F32 where it has none. */
+struct krn_time { const char *name; enum krn_type type; uint64_t ns, calls; };
+
 enum krn_support { KRN_MISSING, KRN_PLAIN_C, KRN_FAST };
 struct krn_backend_api {
     const char *name;              /* "cpu", "vulkan" */
@@ -76,6 +80,8 @@ struct krn_backend_api {
     int (*wait)(krn_backend *b, struct err *e);
     /* Row r of a view after wait: f32, contiguous when the view is plain. Borrowed until the next submit. */
     const float *(*row)(krn_backend *b, const struct krn_view *v, uint32_t r);
+    /* What ran since the last call, at most max entries; the first call only starts the clocks (and allocates them). */
+    size_t (*times)(krn_backend *b, struct krn_time *out, size_t max);
     const char *(*isa)(const krn_backend *b);                      /* "c", "avx2", "avx512", device name */
 };
 extern const struct krn_backend_api krn_cpu;

@@ -96,6 +96,7 @@ static void cpu_close(krn_backend *b)
     free(b->scratch);
     free(b->quant);
     free(b->latent);
+    free(b->times);
     free(b->arena[1]);
     free(b->arena[0]);
     free(b);
@@ -268,5 +269,5 @@ static const char *cpu_isa(const krn_backend *b) { return krn_isa_name(b->isa); 
 
 const struct krn_backend_api krn_cpu = {
     .name = "cpu", .supports = cpu_supports, .open = cpu_open, .close = cpu_close, .bytes = cpu_bytes, .record = cpu_record,
-    .list_free = cpu_list_free, .submit = cpu_submit, .wait = cpu_wait, .row = cpu_row, .isa = cpu_isa,
+    .list_free = cpu_list_free, .submit = cpu_submit, .wait = cpu_wait, .row = cpu_row, .times = cpu_times_take, .isa = cpu_isa,
 };

@@ -162,7 +162,7 @@ static void run_quantise(const krn_backend *b, const struct cpu_op *x, unsigned 
 
 /* Tiles of all calls, counted through, are handed out in runs: a worker that the system interrupts holds up the rest less. */
 /* true: this worker finished the last piece. */
-static bool run_linear(const krn_backend *b, struct cpu_op *x, unsigned workers)
+static bool run_linear(const krn_backend *b, struct cpu_op *x, unsigned worker, unsigned workers)
 {
     struct krn_operand a = act_of(b, &x->in[0]);
     uint32_t run = workers == 1 ? x->tiles : x->tiles / (workers * 6) + 1;
@@ -175,7 +175,10 @@ static bool run_linear(const krn_backend *b, struct cpu_op *x, unsigned workers)
             const struct cpu_view *out = i ? &x->in[i] : &x->out;
             uint32_t n = krn_linear_tiles(w), from = t > first ? t - first : 0, to = end - first < n ? end - first : n;
             struct krn_linear l = {w, cpu_weight(b->list, op, 1), out->p, out->stride, krn_linear_int8(w->type, w->layout, b->cfg.precision)};
-            if (from < to) b->linear->run(&l, &a, from, to - from);
+            if (from < to) {
+                b->linear->run(&l, &a, from, to - from);
+                cpu_time(b, worker, KRN_LINEAR, w->type);
+            }
             first += n;
         }
         last = atomic_fetch_add_explicit(&x->done, end - t, memory_order_acq_rel) + (end - t) == x->tiles;
@@ -265,6 +268,15 @@ static void make_angles(const krn_backend *b, unsigned worker, unsigned workers)
     }
 }
 
+static void time_op(const krn_backend *b, const struct cpu_op *x, unsigned worker)
+{
+    if (x->kind == CPU_LINEAR) return; /* its pieces have been timed */
+    const struct krn_weight *w = x->op->code == KRN_RMSNORM || x->op->code == KRN_ATTEND ? NULL : cpu_weight(b->list, x->op, 0);
+    if (x->kind == CPU_QUANTISE) cpu_time(b, worker, CPU_TIME_QUANTISE, KRN_F32);
+    else if (x->kind == CPU_STORE) cpu_time(b, worker, CPU_TIME_STORE, KRN_F32);
+    else cpu_time(b, worker, x->op->code, w ? w->type : KRN_F32);
+}
+
 /* true: this worker finished the last piece of a parallel op. */
 static bool run_op(const krn_backend *b, struct cpu_op *x, unsigned class, unsigned worker, unsigned workers)
 {
@@ -273,7 +285,7 @@ static bool run_op(const krn_backend *b, struct cpu_op *x, unsigned class, unsig
     case CPU_ROW: run_rows(b, x, class, worker, workers); break;
     case CPU_QUANTISE: run_quantise(b, x, worker, workers); break;
     case CPU_STORE: run_store(b, x, worker, workers); break;
-    case CPU_LINEAR: return run_linear(b, x, workers);
+    case CPU_LINEAR: return run_linear(b, x, worker, workers);
     case CPU_ATTEND: return run_attend(b, x, worker);
     case CPU_CONV: case CPU_DELTA: return cpu_run_state(b, x, worker);
     case CPU_ABSORB: case CPU_UNFOLD: return run_heads(b, x, worker);
@@ -282,12 +294,19 @@ static bool run_op(const krn_backend *b, struct cpu_op *x, unsigned class, unsig
     return false;
 }
 
+static void meet(const krn_backend *b, unsigned worker)
+{
+    pool_barrier(b->pool, worker);
+    cpu_time(b, worker, CPU_TIME_WAIT, KRN_F32);
+}
+
 static void run_dealt(krn_backend *b, unsigned class, unsigned worker, unsigned workers)
 {
     for (size_t i = 0; i < b->list->n; i++) {
         struct cpu_op *x = &b->list->ops[i];
-        if (workers > 1 && (x->barrier >> class & 1)) pool_barrier(b->pool, worker);
+        if (workers > 1 && (x->barrier >> class & 1)) meet(b, worker);
         run_op(b, x, class, worker, workers);
+        time_op(b, x, worker);
     }
 }
 
@@ -296,21 +315,30 @@ static void run_one(krn_backend *b, unsigned worker, unsigned workers)
 {
     for (size_t i = 0; i < b->list->n; i++) {
         struct cpu_op *x = &b->list->ops[i];
-        if (x->barrier >> CPU_CLASS_ONE & 1) pool_barrier(b->pool, worker);
+        if (x->barrier >> CPU_CLASS_ONE & 1) meet(b, worker);
         if (cpu_parallel(x)) {
             bool last = run_op(b, x, CPU_CLASS_ONE, worker, workers);
-            for (uint32_t k = 1; k <= x->tail && last; k++) run_op(b, x + k, CPU_CLASS_ONE, worker, 1);
+            time_op(b, x, worker);
+            for (uint32_t k = 1; k <= x->tail && last; k++) {
+                run_op(b, x + k, CPU_CLASS_ONE, worker, 1);
+                time_op(b, x + k, worker);
+            }
             i += x->tail;
-        } else if (worker == 0) run_op(b, x, CPU_CLASS_ONE, 0, 1);
+        } else if (worker == 0) {
+            run_op(b, x, CPU_CLASS_ONE, 0, 1);
+            time_op(b, x, 0);
+        }
     }
 }
 
 void cpu_job(void *backend, unsigned worker, unsigned workers)
 {
     krn_backend *b = backend;
+    cpu_time_start(b, worker);
     if (b->make_angles) {
         make_angles(b, worker, workers);
-        if (workers > 1) pool_barrier(b->pool, worker);
+        cpu_time(b, worker, CPU_TIME_ANGLES, KRN_F32);
+        if (workers > 1) meet(b, worker);
     }
     if (workers > 1 && b->step->n_tokens <= 1 && b->step->n_picks <= 1) run_one(b, worker, workers);
     else run_dealt(b, (b->step->n_tokens < workers ? 1u : 0) | (b->step->n_picks < workers ? 2u : 0), worker, workers);

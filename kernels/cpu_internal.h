@@ -3,6 +3,7 @@
  * cpu_backend.c  open, close, submit: checks a step and starts the workers
  * cpu_record.c   plan calls -> executable ops: pointers, functions, quantisations, attention geometry
  * cpu_order.c    where workers must wait for each other
+ * cpu_times.c    the workers' clocks, when somebody asks
  * cpu_exec.c     what a worker does for each kind of op
  * cpu_experts.c  routed experts: who goes where in this step, and their three matrices */
 #ifndef SLUICE_KERNELS_CPU_INTERNAL_H
@@ -73,6 +74,9 @@ struct cpu_experts {
 /* What record found out about a list's EXPERTS call. */
 struct cpu_moe { const struct krn_op *op; struct cpu_view in, route; uint32_t n_in, mid, n_out, k; bool x_f32, x_int8, mid_int8; };
 
+/* Kinds of work that are timed apart: operators, then these. */
+enum { CPU_TIME_QUANTISE = KRN_OP_COUNT, CPU_TIME_STORE, CPU_TIME_ANGLES, CPU_TIME_WAIT, CPU_TIMED };
+
 struct krn_list {
     struct cpu_op *ops; size_t n;
     const struct krn_op *plan; size_t n_plan;
@@ -98,6 +102,7 @@ struct krn_backend {
     float *scratch; size_t scratch_floats; /* per worker */
     float *slots; size_t slots_floats;
     struct cpu_experts experts;
+    struct cpu_times *times;       /* [threads], NULL: nobody asked */
     /* the step under way */
     const struct krn_step *step;
     krn_list *list;
@@ -135,6 +140,9 @@ int cpu_check_states(const krn_backend *b, const krn_list *l, const struct krn_s
 size_t cpu_state_scratch(const struct cpu_op *x);
 int cpu_record(krn_backend *b, const struct krn_op *ops, size_t n, const struct krn_weight *weights, krn_list **out, struct err *e);
 void cpu_list_free(krn_list *l);
+void cpu_time_start(const krn_backend *b, unsigned worker);
+void cpu_time(const krn_backend *b, unsigned worker, unsigned what, enum krn_type t); /* since the last of these calls */
+size_t cpu_times_take(krn_backend *b, struct krn_time *out, size_t max);
 void cpu_order(krn_list *l);
 void cpu_job(void *backend, unsigned worker, unsigned n_workers); /* a pool_fn: runs b->list on b->step */
 #endif

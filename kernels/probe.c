@@ -1,6 +1,7 @@
 #include "kernels/probe.h"
 
 #include <math.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -84,6 +85,35 @@ int krn_probe_read(pool *p, size_t bytes, unsigned rounds, double *bytes_s, stru
         *bytes_s = fmax(*bytes_s, read_once(p, &r));
     free(mem);
     return ERR_OK;
+}
+
+/* ---- dot products ---- */
+
+struct dotter { uint64_t (*dots)(uint32_t n); _Atomic uint64_t ops; };
+static void dot_part(void *ctx, unsigned worker, unsigned n)
+{
+    struct dotter *d = ctx;
+    (void)worker, (void)n;
+    atomic_fetch_add(&d->ops, d->dots(1u << 20));
+}
+
+double krn_probe_dot(pool *p, enum krn_isa isa, unsigned rounds)
+{
+    struct dotter d = {.dots = NULL};
+    double best = 0;
+#if defined(__x86_64__)
+    d.dots = krn_isa_have(KRN_ISA_AVX512) && (isa == KRN_ISA_AUTO || isa == KRN_ISA_AVX512) ? krn_dots_avx512
+           : krn_isa_have(KRN_ISA_AVX2) && (isa == KRN_ISA_AUTO || isa == KRN_ISA_AVX2)     ? krn_dots_avx2 : NULL;
+#endif
+    for (unsigned k = 0; k < rounds && d.dots; k++) {
+        uint64_t start = now_ns(p);
+        atomic_store(&d.ops, 0);
+        pool_run(p, dot_part, &d);
+        uint64_t ns = now_ns(p) - start;
+        best = fmax(best, (double)atomic_load(&d.ops) * 1e9 / (double)(ns ? ns : 1));
+    }
+    (void)isa;
+    return best;
 }
 
 /* ---- linears ---- */

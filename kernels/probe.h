@@ -1,4 +1,4 @@
-/* kernels/probe.h - what this machine can do: memory read rate, and the rate of one linear. `bench` sets its numbers beside.
+/* kernels/probe.h - what this machine can do: memory read rate, dot products, and the rate of one linear. `bench` sets its numbers beside.
  *
  * Figures are the best of several rounds, since other programs only ever make a round slower.
  * Threads:   the caller of the pool. Allocates for its own duration. */
@@ -10,6 +10,11 @@
 /* Bytes per second that the pool's workers together read from `bytes` of memory (choose several times the last cache).
  * ERR_NOMEM; ERR_INVALID: less than 64 bytes a worker. */
 int krn_probe_read(pool *p, size_t bytes, unsigned rounds, double *bytes_s, struct err *e);
+
+/* Operations per second (a product and its sum are two) of the workers' integer dot products on data in registers: what no kernel
+ * can pass. 0: the instruction set has no such instruction. */
+double krn_probe_dot(pool *p, enum krn_isa isa, unsigned rounds);
+uint64_t krn_dots_avx2(uint32_t n), krn_dots_avx512(uint32_t n); /* n turns of a loop; operations done */
 
 struct krn_probe_linear {
     enum krn_isa isa;
