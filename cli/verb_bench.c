@@ -1,32 +1,45 @@
-/* sluice bench MODEL: prefill and decode rates by batch, beside the memory roof of this machine. */
-#include <math.h>
+/* sluice bench MODEL: prefill and decode rates by batch and by context, beside what this machine's memory and dot products allow. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 
 #include "base/buf.h"
 #include "base/clock.h"
 #include "base/json.h"
+#include "cli/bench_cost.h"
 #include "cli/cli.h"
 #include "cli/flags.h"
 #include "cli/verbs.h"
 #include "engine/session.h"
 #include "kernels/probe.h"
 
-struct bench_flags { int64_t prompt, gen, reps; const char *batch; bool json; };
+struct bench_flags { int64_t prompt, gen, reps; const char *batch, *depth; bool ops, json; };
 #define AT(f) offsetof(struct bench_flags, f)
 static const struct cli_flag flags[] = {
     {{"prompt-tokens", CONF_INT, AT(prompt), 1, 1048576, NULL}, "-p", "N", "tokens of prefill (default 512)"},
     {{"gen-tokens", CONF_INT, AT(gen), 1, 1048576, NULL}, "-n", "N", "tokens of decode (default 128)"},
     {{"batch", CONF_STR, AT(batch), 0, 0, NULL}, "-b", "1,8,32", "sequences decoded together (default 1)"},
+    {{"depth", CONF_STR, AT(depth), 0, 0, NULL}, "-d", "0,4096", "tokens each sequence holds before it decodes (default 0); with some, prefill is their rate"},
     {{"reps", CONF_INT, AT(reps), 1, 1000, NULL}, "-r", "N", "repetitions; the median is printed (default 5)"},
+    {{"ops", CONF_BOOL, AT(ops), 0, 0, NULL}, NULL, NULL, "time, bytes and operations of a step by operator"},
     {{"json", CONF_BOOL, AT(json), 0, 0, NULL}, NULL, NULL, "one JSON document"},
 };
-enum { BATCHES_MAX = 16, REPS_MAX = 1000 };
+enum { LIST_MAX = 16, REPS_MAX = 1000, TIMES_MAX = 256 };
+static const size_t PROBE_BYTES = 256u << 20;
 
 struct rates { double min, median, max; };
-struct row { uint32_t batch; struct rates prefill, decode; };
-struct bench { const struct bench_flags *f; eng_session *s; int32_t *tokens; struct eng_part *parts; uint32_t vocab; };
+struct row { uint32_t batch, depth; struct rates prefill, decode, roof; double cpu_ms; }; /* roof: reads measured beside each repetition */
+struct bench {
+    const struct bench_flags *f;
+    eng_session *s;
+    const struct eng_plan *plan;
+    pool *workers;
+    int32_t *tokens;
+    struct eng_part *parts;
+    uint32_t vocab, threads;
+    double dots, read; /* of the machine; read: median beside the row under way */
+};
 
 static int by_value(const void *a, const void *b)
 {
@@ -47,14 +60,22 @@ static void fill(struct bench *b, size_t n)
         b->tokens[i] = (int32_t)((i * 7919 + 13) % b->vocab);
 }
 
-static int prefill(struct bench *b, double *rate, struct err *e)
+static double cpu_seconds(void)
 {
-    uint32_t chunk = eng_session_config(b->s)->chunk, n = (uint32_t)b->f->prompt;
-    eng_session_drop(b->s, 0);
+    struct rusage u;
+    getrusage(RUSAGE_SELF, &u);
+    return (double)(u.ru_utime.tv_sec + u.ru_stime.tv_sec) + (double)(u.ru_utime.tv_usec + u.ru_stime.tv_usec) * 1e-6;
+}
+
+/* n tokens into an empty slot. */
+static int prefill(struct bench *b, uint32_t slot, uint32_t n, double *rate, struct err *e)
+{
+    uint32_t chunk = eng_session_config(b->s)->chunk;
+    eng_session_drop(b->s, slot);
     uint64_t t0 = clock_now_ns();
     for (uint32_t at = 0; at < n; at += chunk) {
         uint32_t k = n - at < chunk ? n - at : chunk;
-        struct eng_part p = {.pos0 = at, .n = k, .tokens = b->tokens + at, .picks = at + k == n ? ENG_PICK_LAST : ENG_PICK_NONE};
+        struct eng_part p = {.slot = slot, .pos0 = at, .n = k, .tokens = b->tokens + at, .picks = at + k == n ? ENG_PICK_LAST : ENG_PICK_NONE};
         int rc = eng_session_step(b->s, &p, 1, NULL, NULL, e);
         if (rc)
             return rc;
@@ -63,102 +84,193 @@ static int prefill(struct bench *b, double *rate, struct err *e)
     return ERR_OK;
 }
 
-static int decode(struct bench *b, uint32_t batch, double *rate, struct err *e)
+/* n steps of all sequences from position pos on, after one that is not counted. */
+static int decode(struct bench *b, uint32_t batch, uint32_t pos, uint32_t n, double *rate, double *cpu, struct err *e)
 {
-    uint32_t n = (uint32_t)b->f->gen;
-    for (uint32_t i = 0; i < batch; i++)
-        eng_session_drop(b->s, i);
     uint64_t t0 = 0;
-    for (uint32_t t = 0; t <= n; t++) { /* the first step is not counted */
-        if (t == 1)
+    for (uint32_t t = 0; t <= n; t++) {
+        if (t == 1) {
             t0 = clock_now_ns();
+            *cpu = cpu_seconds();
+        }
         for (uint32_t i = 0; i < batch; i++)
-            b->parts[i] = (struct eng_part){.slot = i, .pos0 = t, .n = 1, .tokens = b->tokens + t, .picks = ENG_PICK_LAST};
+            b->parts[i] = (struct eng_part){.slot = i, .pos0 = pos + t, .n = 1, .tokens = b->tokens + pos + t, .picks = ENG_PICK_LAST};
         int rc = eng_session_step(b->s, b->parts, batch, NULL, NULL, e);
         if (rc)
             return rc;
     }
     *rate = (double)n * batch * 1e9 / (double)(clock_now_ns() - t0);
+    *cpu = (cpu_seconds() - *cpu) / n / batch;
     return ERR_OK;
 }
 
+/* Without depth each repetition prefills and decodes anew; with it sequences are filled once and decoding goes on from there. */
 static int measure(struct bench *b, struct row *row, struct err *e)
 {
-    static double p[REPS_MAX], d[REPS_MAX];
-    int rc = prefill(b, &p[0], e); /* warm-up */
-    for (int64_t r = 0; r < b->f->reps && !rc; r++)
-        if (!(rc = prefill(b, &p[r], e)))
-            rc = decode(b, row->batch, &d[r], e);
+    static double p[REPS_MAX], d[REPS_MAX], cpu[REPS_MAX], roof[REPS_MAX];
+    uint32_t n = (uint32_t)b->f->gen, reps = (uint32_t)b->f->reps;
+    int rc = ERR_OK;
+    if (!row->depth)
+        rc = prefill(b, 0, (uint32_t)b->f->prompt, &p[0], e); /* warm-up */
+    for (uint32_t i = 0; i < row->batch && row->depth && !rc; i++)
+        rc = prefill(b, i, row->depth, &p[0], e);
+    for (uint32_t r = 0; r < reps && !rc; r++) {
+        if ((rc = krn_probe_read(b->workers, PROBE_BYTES, 2, &roof[r], e)))
+            break;
+        if (!row->depth)
+            rc = prefill(b, 0, (uint32_t)b->f->prompt, &p[r], e);
+        for (uint32_t i = 0; i < row->batch && !row->depth; i++)
+            eng_session_drop(b->s, i);
+        if (!rc)
+            rc = decode(b, row->batch, row->depth ? row->depth + r * (n + 1) : 0, n, &d[r], &cpu[r], e);
+    }
     if (rc)
         return rc;
-    row->prefill = rates_of(p, (size_t)b->f->reps);
-    row->decode = rates_of(d, (size_t)b->f->reps);
+    row->prefill = rates_of(p, row->depth ? 1 : reps);
+    row->decode = rates_of(d, reps);
+    row->roof = rates_of(roof, reps);
+    row->cpu_ms = rates_of(cpu, reps).median * 1e3;
+    b->read = row->roof.median;
     return ERR_OK;
 }
 
-static int batches_of(const char *s, uint32_t *v, uint32_t *n, uint32_t *most, struct err *e)
+static int list_of(const char *flag, const char *s, long least, long most, uint32_t *v, uint32_t *n, uint32_t *top, struct err *e)
 {
-    *n = *most = 0;
+    *n = *top = 0;
     while (*s) {
         char *end;
         long k = strtol(s, &end, 10);
-        if (end == s || k < 1 || k > 4096 || *n == BATCHES_MAX || (*end && *end != ','))
-            return err_set(e, ERR_INVALID, "-b: expected up to %d numbers from 1 to 4096 with commas, found '%.20s'", BATCHES_MAX, s);
+        if (end == s || k < least || k > most || *n == LIST_MAX || (*end && *end != ','))
+            return err_set(e, ERR_INVALID, "%s: expected up to %d numbers from %ld to %ld with commas, found '%.20s'", flag, LIST_MAX, least, most, s);
         v[(*n)++] = (uint32_t)k;
-        *most = (uint32_t)k > *most ? (uint32_t)k : *most;
+        *top = (uint32_t)k > *top ? (uint32_t)k : *top;
         s = *end ? end + 1 : end;
     }
-    return *n ? ERR_OK : err_set(e, ERR_INVALID, "-b: expected numbers with commas");
+    return *n ? ERR_OK : err_set(e, ERR_INVALID, "%s: expected numbers with commas", flag);
 }
 
-static void print_row(const struct bench *b, const struct row *r, double roof, uint64_t bytes)
+/* ---- operators ---- */
+
+/* One line, or one JSON object: ms is time a step on each thread. */
+static void print_time(const struct bench *b, const struct krn_time *t, double ms, double all_ms, const struct bench_cost *c, bool first)
 {
-    double share = roof > 0 && r->batch == 1 ? r->decode.median * (double)bytes / roof * 100 : NAN;
-    if (b->f->json)
-        printf("{\"batch\":%u,\"prefill_tok_s\":%.2f,\"prefill_min\":%.2f,\"prefill_max\":%.2f,\"decode_tok_s\":%.2f,\"decode_min\":%.2f,\"decode_max\":%.2f%s", r->batch,
-               r->prefill.median, r->prefill.min, r->prefill.max, r->decode.median, r->decode.min, r->decode.max, isnan(share) ? "}" : "");
-    if (b->f->json && !isnan(share))
-        printf(",\"decode_roof_share\":%.4f}", share / 100);
-    if (b->f->json)
+    double bytes_s = c && ms > 0 ? c->bytes / ms * 1e3 : 0, ops_s = c && ms > 0 ? c->ops / ms * 1e3 : 0;
+    if (b->f->json) {
+        printf("%s{\"operator\":\"%s\",\"type\":\"%s\",\"ms\":%.5f,\"bytes\":%.0f,\"ops\":%.0f}", first ? "" : ",", t->name, krn_types[t->type].name, ms,
+               c ? c->bytes : 0, c ? c->ops : 0);
         return;
-    printf("%5u  %9.1f (%.1f..%.1f)   %9.1f (%.1f..%.1f)", r->batch, r->prefill.median, r->prefill.min, r->prefill.max, r->decode.median,
-           r->decode.min, r->decode.max);
-    if (!isnan(share))
-        printf("   %3.0f %% of the memory roof", share);
+    }
+    printf("        %-10s %-6s %9.3f ms  %5.1f %%", t->name, t->type == KRN_F32 ? "" : krn_types[t->type].name, ms, 100 * ms / all_ms);
+    if (c)
+        printf("  %9.2f MB %7.2f GB/s (%3.0f %% of reads) %9.3f Gop %7.1f Gop/s", c->bytes / 1e6, bytes_s / 1e9, 100 * bytes_s / b->read, c->ops / 1e9, ops_s / 1e9);
+    if (c && b->dots > 0 && c->ops > 0)
+        printf(" (%2.0f %% of dots)", 100 * ops_s / b->dots);
     putchar('\n');
 }
 
-static int run_rows(struct bench *b, const uint32_t *batches, uint32_t n, struct err *e)
+static int by_time(const void *a, const void *b)
 {
+    uint64_t x = ((const struct krn_time *)a)->ns, y = ((const struct krn_time *)b)->ns;
+    return x < y ? 1 : x > y ? -1 : 0;
+}
+
+/* Where the time of `steps` steps of one shape went. */
+static void print_times(struct bench *b, const char *phase, const struct bench_shape *shape, uint32_t steps)
+{
+    static struct krn_time t[TIMES_MAX];
+    struct bench_cost costs[BENCH_COSTS_MAX];
+    size_t n = eng_session_times(b->s, t, TIMES_MAX), n_costs = bench_costs(b->plan, shape, costs);
+    double scale = 1e-6 / b->threads / steps, all = 0;
+    qsort(t, n, sizeof *t, by_time);
+    for (size_t i = 0; i < n; i++)
+        all += (double)t[i].ns * scale;
+    if (b->f->json)
+        printf(",\"%s_ops\":[", phase);
+    else
+        printf("      a step of %s: %u x %u tokens at %u, %.3f ms\n", phase, shape->seqs, shape->rows, shape->pos0, all);
+    for (size_t i = 0; i < n; i++) {
+        const struct bench_cost *c = NULL;
+        for (size_t k = 0; k < n_costs; k++)
+            if (costs[k].type == t[i].type && !strcmp(costs[k].name, t[i].name))
+                c = &costs[k];
+        print_time(b, &t[i], (double)t[i].ns * scale, all, c, i == 0);
+    }
+    if (b->f->json)
+        putchar(']');
+}
+
+/* One prefill (only without depth) and one decode with the clocks on. */
+static int operators(struct bench *b, const struct row *row, struct err *e)
+{
+    static struct krn_time unused[TIMES_MAX];
     const struct eng_config *c = eng_session_config(b->s);
-    const struct eng_plan *p = eng_session_model(b->s)->plan;
-    double roof = 0;
-    pool *workers;
-    int rc = pool_open(&workers, c->threads, e);
-    if (rc)
-        return rc;
-    rc = krn_probe_read(workers, 512u << 20, 5, &roof, e);
-    pool_close(workers);
-    if (rc)
-        return rc;
-    uint64_t bytes = p->weight_bytes_slot;
+    uint32_t n = (uint32_t)b->f->gen, prompt = (uint32_t)b->f->prompt, chunk = prompt < c->chunk ? prompt : c->chunk;
+    uint32_t pos = row->depth ? row->depth + (uint32_t)b->f->reps * (n + 1) : 0;
+    struct bench_shape first = {1, chunk, prompt == chunk, 0, c->kv_type}, step = {row->batch, 1, 1, pos + n / 2, c->kv_type};
+    double rate, cpu;
+    int rc = ERR_OK;
+    eng_session_times(b->s, unused, TIMES_MAX);
+    if (!row->depth && !(rc = prefill(b, 0, chunk, &rate, e)))
+        print_times(b, "prefill", &first, 1);
+    for (uint32_t i = 0; i < row->batch && !row->depth; i++)
+        eng_session_drop(b->s, i);
+    if (!rc && !(rc = decode(b, row->batch, pos, n, &rate, &cpu, e)))
+        print_times(b, "decode", &step, n + 1);
+    return rc;
+}
+
+/* ---- rows ---- */
+
+static void print_row(const struct bench *b, const struct row *r)
+{
+    const struct bench_shape step = {r->batch, 1, 1, (r->depth ? r->depth + (uint32_t)(b->f->reps * (b->f->gen + 1) / 2) : (uint32_t)b->f->gen / 2), eng_session_config(b->s)->kv_type};
+    double bytes = bench_bytes(b->plan, &step), rate = r->decode.median / r->batch * bytes;
+    if (b->f->json)
+        printf("{\"batch\":%u,\"depth\":%u,\"prefill_tok_s\":%.2f,\"prefill_min\":%.2f,\"prefill_max\":%.2f,\"decode_tok_s\":%.2f,\"decode_min\":%.2f,"
+               "\"decode_max\":%.2f,\"decode_cpu_ms\":%.4f,\"decode_bytes\":%.0f,\"read_bytes_s\":%.0f,\"decode_roof_share\":%.4f",
+               r->batch, r->depth, r->prefill.median, r->prefill.min, r->prefill.max, r->decode.median, r->decode.min, r->decode.max, r->cpu_ms, bytes,
+               r->roof.median, rate / r->roof.median);
+    else
+        printf("%5u %6u  %9.1f (%.1f..%.1f)   %9.1f (%.1f..%.1f)   %8.2f ms CPU   %7.1f MB a step, %5.1f GB/s, %3.0f %% of %.1f (%.1f..%.1f)\n", r->batch, r->depth,
+               r->prefill.median, r->prefill.min, r->prefill.max, r->decode.median, r->decode.min, r->decode.max, r->cpu_ms, bytes / 1e6, rate / 1e9,
+               100 * rate / r->roof.median, r->roof.median / 1e9, r->roof.min / 1e9, r->roof.max / 1e9);
+}
+
+static void print_head(struct bench *b, double roof)
+{
+    double bytes = (double)b->plan->weight_bytes_slot;
     if (b->f->json) {
         struct buf id;
         buf_init(&id, 1u << 20);
         json_put_cstr(&id, eng_session_model(b->s)->id);
-        printf("{\"model\":%s,\"kernels\":\"%s\",\"threads\":%u,\"prompt\":%lld,\"gen\":%lld,\"weight_bytes\":%llu,\"read_roof_bytes_s\":%.0f,\"rows\":[",
-               id.data ? id.data : "\"\"", eng_session_isa(b->s), c->threads, (long long)b->f->prompt, (long long)b->f->gen, (unsigned long long)bytes, roof);
+        printf("{\"model\":%s,\"kernels\":\"%s\",\"threads\":%u,\"prompt\":%lld,\"gen\":%lld,\"weight_bytes\":%.0f,\"read_roof_bytes_s\":%.0f,\"dot_ops_s\":%.0f,\"rows\":[",
+               id.data ? id.data : "\"\"", eng_session_isa(b->s), b->threads, (long long)b->f->prompt, (long long)b->f->gen, bytes, roof, b->dots);
         buf_free(&id);
-    } else
-        printf("memory read roof %.1f GB/s, weights %.1f MB a token, %u threads, %s\n%5s  %-30s %-30s\n", roof / 1e9, (double)bytes / 1e6, c->threads,
-               eng_session_isa(b->s), "batch", "prefill tok/s (min..max)", "decode tok/s (min..max)");
-    for (uint32_t i = 0; i < n; i++) {
-        struct row row = {.batch = batches[i]};
+        return;
+    }
+    printf("%s, %u threads: memory reads %.1f GB/s, byte dot products %.0f Gop/s; weights %.1f MB\n%5s %6s  %-26s   %-26s\n", eng_session_isa(b->s), b->threads, roof / 1e9,
+           b->dots / 1e9, bytes / 1e6, "batch", "depth", "prefill tok/s (min..max)", "decode tok/s (min..max)");
+}
+
+static int run_rows(struct bench *b, const uint32_t *batches, uint32_t n, const uint32_t *depths, uint32_t n_depths, struct err *e)
+{
+    double roof;
+    int rc = krn_probe_read(b->workers, PROBE_BYTES, 5, &roof, e);
+    if (rc)
+        return rc;
+    b->dots = krn_probe_dot(b->workers, eng_session_config(b->s)->isa, 3);
+    print_head(b, roof);
+    for (uint32_t i = 0; i < n * n_depths; i++) {
+        struct row row = {.batch = batches[i % n], .depth = depths[i / n]};
         if ((rc = measure(b, &row, e)))
             return rc;
         if (b->f->json && i)
             putchar(',');
-        print_row(b, &row, roof, bytes);
+        print_row(b, &row);
+        if (b->f->ops && (rc = operators(b, &row, e)))
+            return rc;
+        if (b->f->json)
+            putchar('}');
         fflush(stdout);
     }
     if (b->f->json)
@@ -168,28 +280,35 @@ static int run_rows(struct bench *b, const uint32_t *batches, uint32_t n, struct
 
 static int bench_model(const struct bench_flags *f, struct eng_config *c, struct err *e)
 {
-    uint32_t batches[BATCHES_MAX], n, most;
+    uint32_t batches[LIST_MAX], depths[LIST_MAX], n, n_depths, most, deepest;
     struct bench b = {.f = f};
-    int rc = batches_of(f->batch, batches, &n, &most, e);
+    int rc = list_of("-b", f->batch, 1, 4096, batches, &n, &most, e);
+    if (!rc)
+        rc = list_of("-d", f->depth, 0, 1 << 24, depths, &n_depths, &deepest, e);
     if (rc)
         return rc;
-    uint32_t longest = (uint32_t)(f->prompt > f->gen + 1 ? f->prompt : f->gen + 1);
-    c->ctx = c->ctx > longest ? c->ctx : longest;
+    uint64_t decoded = deepest + (uint64_t)(f->gen + 1) * (deepest ? (uint64_t)f->reps + 1 : 1), longest = (uint64_t)f->prompt > decoded ? (uint64_t)f->prompt : decoded;
+    if (longest > INT32_MAX)
+        return err_set(e, ERR_INVALID, "-d, -n, -r: %llu positions are too many", (unsigned long long)longest);
+    c->ctx = c->ctx > longest ? c->ctx : (uint32_t)longest;
     c->seqs = most;
     if (c->chunk && c->chunk < most)
         c->chunk = most;
     if ((rc = eng_session_open(&b.s, c, most, e)))
         return rc;
+    b.plan = eng_session_model(b.s)->plan;
+    b.threads = eng_session_config(b.s)->threads;
     b.vocab = eng_tok_count(eng_session_model(b.s)->tok);
     b.tokens = malloc((size_t)longest * sizeof *b.tokens);
     b.parts = calloc(most, sizeof *b.parts);
     if (!b.tokens || !b.parts)
         rc = err_set(e, ERR_NOMEM, "bench");
-    else {
+    else if (!(rc = pool_open(&b.workers, b.threads, e))) {
         fill(&b, longest);
         cli_echo_config(eng_session_config(b.s), eng_session_isa(b.s));
-        rc = run_rows(&b, batches, n, e);
+        rc = run_rows(&b, batches, n, depths, n_depths, e);
     }
+    pool_close(b.workers);
     free(b.tokens);
     free(b.parts);
     eng_session_close(b.s);
@@ -199,7 +318,7 @@ static int bench_model(const struct bench_flags *f, struct eng_config *c, struct
 int verb_bench(int argc, char **argv)
 {
     struct cli_engine ef = CLI_ENGINE_DEFAULTS;
-    struct bench_flags f = {.prompt = 512, .gen = 128, .reps = 5, .batch = "1"};
+    struct bench_flags f = {.prompt = 512, .gen = 128, .reps = 5, .batch = "1", .depth = "0"};
     const struct cli_flags tables[] = {{flags, sizeof flags / sizeof *flags, &f}, {cli_engine_flags, cli_n_engine_flags, &ef}, {NULL, 0, NULL}};
     const char *words[1];
     size_t n_words;

@@ -188,4 +188,5 @@ int eng_exec_run(eng_exec *x, const struct krn_step *step, void (*tap)(void *ctx
 }
 
 const float *eng_exec_row(eng_exec *x, const struct krn_view *v, uint32_t row) { return x->api->row(x->backend, v, row); }
+size_t eng_exec_times(eng_exec *x, struct krn_time *out, size_t max) { return x->api->times(x->backend, out, max); }
 const char *eng_exec_isa(const eng_exec *x) { return x->api->isa(x->backend); }

@@ -21,5 +21,6 @@ void eng_exec_close(eng_exec *x);
 /* After each segment (lists done, weights still leased) tap(ctx, segment) is called when not NULL: verify reads registers. */
 int eng_exec_run(eng_exec *x, const struct krn_step *step, void (*tap)(void *ctx, uint32_t segment), void *ctx, struct err *e);
 const float *eng_exec_row(eng_exec *x, const struct krn_view *v, uint32_t row); /* valid until the next run */
+size_t eng_exec_times(eng_exec *x, struct krn_time *out, size_t max); /* krn_backend_api.times */
 const char *eng_exec_isa(const eng_exec *x);
 #endif

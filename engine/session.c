@@ -138,5 +138,6 @@ int eng_session_step(eng_session *s, const struct eng_part *parts, uint32_t n_pa
 
 const float *eng_session_logits(eng_session *s, uint32_t k) { return eng_exec_row(s->exec, &s->model->plan->logits, k); }
 const float *eng_session_row(eng_session *s, const struct krn_view *v, uint32_t row) { return eng_exec_row(s->exec, v, row); }
+size_t eng_session_times(eng_session *s, struct krn_time *out, size_t max) { return eng_exec_times(s->exec, out, max); }
 void eng_session_drop(eng_session *s, uint32_t slot) { eng_kv_release(s->kv, slot); }
 struct eng_states *eng_session_states(eng_session *s) { return s->states; }
