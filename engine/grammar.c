@@ -358,11 +358,15 @@ void eng_grammar_begin(eng_grammar *g, const eng_vocab *v, size_t keep_max)
 
 bool eng_grammar_valid(const eng_grammar *g, struct eng_grammar_state s) { return s.generation == g->generation && s.at < g->n_confs; }
 
-/* Configurations 0 and 1 and frame 0 come first in each generation. */
+/* Configurations 0 and 1 and frame 0 come first in each generation; no array is NULL from here on. */
 static int first_ones(eng_grammar *g, struct err *e)
 {
     uint32_t at;
     int rc = g->n_frames ? ERR_OK : grow(&g->frames, &g->cap_frames, 0, FRAMES_MAX, sizeof *g->frames, e);
+    if (!rc)
+        rc = grow(&g->pairs, &g->cap_pairs, 0, UINT32_MAX / 2, sizeof *g->pairs, e);
+    if (!rc && !g->cap_seen)
+        rc = grow_seen(g, e);
     if (!rc && !g->n_frames)
         g->frames[g->n_frames++] = (struct frame){0, 0};
     while (!rc && g->n_confs < 2) {

@@ -4,7 +4,7 @@
 #include "base/arena.h"
 #include "engine/schema.h"
 
-enum { SCHEMA_DEPTH_MAX = 64, SCHEMA_REFS_MAX = 512, SCHEMA_PATH_MAX = 300, SCHEMA_MANY = 1 << 14 };
+enum { SCHEMA_DEPTH_MAX = 64, SCHEMA_REFS_MAX = 512, SCHEMA_PATH_MAX = 300, SCHEMA_MANY = 1 << 14, SCHEMA_BODY_MAX = 4 << 20 };
 #define SCHEMA_OPEN UINT32_MAX /* no upper bound */
 
 /* Rules that are written when first asked for; "prefix-string" and so on. */
@@ -28,6 +28,17 @@ int schema_fail(struct schema *s, int code, const char *key /* NULL: the place i
 void schema_use(struct schema *s, struct buf *b, enum schema_common c); /* appends its name, and its rule to s->out if need be */
 const char *schema_format_rule(const char *format);                    /* a GBNF expression of the text between the quotes; NULL: unknown */
 
+/* A value inside another one: a rule of its own, whose name is appended to b. */
+int schema_inner(struct schema *s, const struct json *n, struct buf *b);
+/* Down the path of messages; returns what s->n_path was. */
+size_t schema_enter(struct schema *s, const char *a, const char *b /* or NULL */);
+size_t schema_enter_n(struct schema *s, const char *a, size_t i);
+int schema_counts(struct schema *s, const struct json *n, const char *min_key, const char *max_key, uint32_t *min, uint32_t *max); /* max SCHEMA_OPEN: none */
+void schema_times(struct buf *b, uint32_t min, uint32_t max);          /* "{min,max}" */
+
+/* Arrays and objects (schema_members.c). */
+int schema_array(struct schema *s, const struct json *n, struct buf *b);
+int schema_object(struct schema *s, const struct json *n, struct buf *b);
 /* Numbers (schema_number.c), strings' patterns (schema_pattern.c): append an expression. */
 int schema_number(struct schema *s, const struct json *n, bool integer, struct buf *b);
 int schema_pattern(struct schema *s, const char *re, size_t n, uint32_t min, uint32_t max, struct buf *b);

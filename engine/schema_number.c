@@ -93,7 +93,7 @@ static void natural(struct buf *b, int64_t lo, int64_t hi)
         bar = " |";
         lo = 1;
     }
-    for (int64_t top = 9; lo <= hi; lo = top + 1, top = 10 * top + 9) {
+    for (int64_t top = 9; lo <= hi; lo = top + 1, top = top < most ? 10 * top + 9 : top) {
         while (top < lo)
             top = 10 * top + 9;
         int64_t last = top;

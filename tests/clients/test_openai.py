@@ -102,7 +102,8 @@ def errors():
     expect(openai.BadRequestError, lambda: make(model=model, messages=ASK, temperature=3), param="temperature", code="invalid_value", type="invalid_request_error")
     expect(openai.BadRequestError, lambda: make(model=model, messages=ASK, n=200), param="n", code="invalid_value")
     expect(openai.BadRequestError, lambda: make(model=model, messages=ASK, logit_bias={"99999": 1}), param="logit_bias")
-    expect(openai.BadRequestError, lambda: make(model=model, messages=ASK, response_format={"type": "json_object"}), param="response_format")
+    expect(openai.BadRequestError, lambda: make(model=model, messages=ASK, response_format={"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "dog"}}}),
+           param="response_format.json_schema.schema")
     expect(openai.NotFoundError, lambda: make(model="other", messages=ASK), param="model", code="model_not_found")
     expect(openai.BadRequestError, lambda: make(model=model, messages=[{"role": "user", "content": "x " * 5000}], stream=True), code="context_length_exceeded")
     expect(openai.AuthenticationError, lambda: openai.OpenAI(api_key="sk-wrong-key").models.list(), code="invalid_api_key")
