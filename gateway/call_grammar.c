@@ -348,7 +348,7 @@ static int demanded(const struct writer *w, const struct gw_tools *t, enum gw_ca
     put_before(w, place);
     put_pattern(w, &f->begin);
     buf_str(w->b, " call");
-    if (t->parallel && t->choice == GW_TOOLS_REQUIRED)
+    if (t->parallel_said && t->choice == GW_TOOLS_REQUIRED)
         put_more(w);
     put_pattern(w, &f->end);
     buf_char(w->b, '\n');

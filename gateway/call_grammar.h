@@ -3,6 +3,7 @@
  * Owns:      the GBNF of calls in a format's first spelling, with the reasoning and the mark-up that come before.
  * Leaves:    arguments' schemas to engine/schema.h, enforcement to the engine.
  * Invariant: a text of the grammar is read back by gateway/calls.h as calls of the request's tools, whole.
+ *            Where calls are demanded it is one, unless the request says parallel_tool_calls.
  *            Arguments follow their schema where the tool is strict; elsewhere too where the schema can be compiled, else they are any object.
  * Source:    docs/sheets.md, "Calls of tools and reasoning"; GBNF as engine/grammar.h has it.
  * Threads:   any; pure. */

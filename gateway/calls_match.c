@@ -71,7 +71,7 @@ static enum gw_match until(struct gw_cursor *c, const struct eng_step *next, con
     *s = c->p + c->at;
     *n = (size_t)(end - *s);
     c->at += *n;
-    return *n ? GW_YES : GW_NO;
+    return *n && !memchr(*s, ENG_MARK, *n) ? GW_YES : GW_NO;
 }
 
 /* ---- an object with a function's name and arguments ------------------------------------------------------- */

@@ -312,7 +312,7 @@ static int submit(struct gw_chat *c, struct gw_choice *k)
         .priority = gw_tenant_limits_of(c->tenant).priority, .tenant = gw_tenant_name(c->tenant),
     };
     r.sampling.choice = k->index % q->n;
-    if (c->calls_grammar.text.len) {
+    if (c->calls_grammar.text.len && (!c->grammar || !c->calls_grammar.trigger.len)) { /* a demanded call rules over the form of an answer, a free one does not */
         r.grammar = c->calls_grammar.text.data;
         r.grammar_n = (uint32_t)c->calls_grammar.text.len;
         r.grammar_trigger = c->calls_grammar.trigger.len ? c->calls_grammar.trigger.data : NULL;

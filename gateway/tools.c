@@ -113,7 +113,9 @@ int gw_tools_read(struct gw_tools *t, const struct json *body, struct arena *a, 
         rc = read_tool(t, v->items[i], i, ae);
     if (rc || (rc = read_choice(t, gw_field(body, "tool_choice"), ae)))
         return rc;
-    return gw_get_bool(body, "parallel_tool_calls", "parallel_tool_calls", &t->parallel, ae);
+    rc = gw_get_bool(body, "parallel_tool_calls", "parallel_tool_calls", &t->parallel, ae);
+    t->parallel_said = t->parallel && gw_field(body, "parallel_tool_calls");
+    return rc;
 }
 
 static struct json *copy(const struct json *v, struct arena *a)

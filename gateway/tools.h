@@ -20,7 +20,8 @@ struct gw_tools {
     struct gw_tool *v; uint32_t n;  /* 0: the request has none */
     enum gw_tool_choice choice;
     uint32_t named;                 /* index, with GW_TOOLS_NAMED */
-    bool parallel;                  /* several calls in one answer */
+    bool parallel;                  /* several calls in one answer may be made */
+    bool parallel_said;             /* .. because the request says so: where calls are demanded, small models do not know when to stop */
 };
 struct gw_api_error;
 /* body: the request. Borrows from its tree; the list is in a. 0, or the status in *ae, which names the field. */

@@ -112,7 +112,7 @@ START_TEST(core)
         struct rig r;
         struct gw_call_grammar g;
         uint32_t bad;
-        open_rig(&r, good[i].tools, good[i].reasoning, ",\"tool_choice\":\"required\"");
+        open_rig(&r, good[i].tools, good[i].reasoning, ",\"tool_choice\":\"required\",\"parallel_tool_calls\":true");
         OK(gw_call_grammar(&g, r.f, &r.tools, good[i].place, r.tok, &bad, &e));
         ck_assert(!g.trigger.len);
         ck_assert_msg(takes(&r, &g.text, good[i].text) == 2, "%s: %s\n%s\n%s", good[i].tools, e.msg, good[i].text, g.text.data);
@@ -144,7 +144,7 @@ START_TEST(refused)
         {",\"tool_choice\":{\"type\":\"function\",\"function\":{\"name\":\"now\"}}", "<tool_call>\n{\"name\": \"get_weather\"", 0},
         {",\"tool_choice\":{\"type\":\"function\",\"function\":{\"name\":\"now\"}}", "<tool_call>\n{\"name\": \"now\", \"arguments\": {}}\n</tool_call>", 2},
         {",\"tool_choice\":{\"type\":\"function\",\"function\":{\"name\":\"now\"}}", "<tool_call>\n{\"name\": \"now\", \"arguments\": {}}\n</tool_call>\n<", 0},
-        {",\"tool_choice\":\"required\",\"parallel_tool_calls\":false", "<tool_call>\n{\"name\": \"now\", \"arguments\": {}}\n</tool_call>\n<", 0}};
+        {",\"tool_choice\":\"required\"", "<tool_call>\n{\"name\": \"now\", \"arguments\": {}}\n</tool_call>\n<", 0}};
     for (size_t i = 0; i < sizeof some / sizeof *some; i++) {
         struct rig r;
         struct gw_call_grammar g;
