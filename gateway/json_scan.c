@@ -60,16 +60,20 @@ static enum gw_scan_end begin_value(struct gw_scan *s, unsigned char c)
 static enum gw_scan_end in_string(struct gw_scan *s, unsigned char c, struct buf *out)
 {
     if (s->at == ESCAPE) {
+        if (!c || !strchr("\"\\/bfnrtu", c))
+            return GW_SCAN_WRONG;
         put(out, c);
         s->at = c == 'u' ? HEX : STRING;
         s->sub = 0;
-        return strchr("\"\\/bfnrtu", c) && c ? GW_SCAN_MORE : GW_SCAN_WRONG;
+        return GW_SCAN_MORE;
     }
     if (s->at == HEX) {
+        if (!is_digit(c) && !(c >= 'a' && c <= 'f') && !(c >= 'A' && c <= 'F'))
+            return GW_SCAN_WRONG;
         put(out, c);
         if (++s->sub == 4)
             s->at = STRING;
-        return is_digit(c) || (c >= 'a' && c <= 'f') || (c >= 'A' && c <= 'F') ? GW_SCAN_MORE : GW_SCAN_WRONG;
+        return GW_SCAN_MORE;
     }
     if (c == '"') {
         put(out, c);
@@ -142,9 +146,9 @@ enum gw_scan_end gw_scan_byte(struct gw_scan *s, unsigned char c, struct buf *ou
     if (s->at == STRING || s->at == ESCAPE || s->at == HEX)
         return in_string(s, c, out);
     if (s->at == WORD) {
-        put(out, c);
         if ((unsigned char)*s->word != c)
             return GW_SCAN_WRONG;
+        put(out, c);
         return *++s->word ? GW_SCAN_MORE : value_over(s);
     }
     if (s->at == NUMBER) {

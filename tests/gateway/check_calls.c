@@ -202,6 +202,7 @@ static const struct { const char *tools, *text, *whole, *stream; } broken[] = {
     {"hermes", "<tool_call>\n{\"name\": \"now\", \"arguments\": {\"x\": 1", "T:<tool_call>\n{\"name\": \"now\", \"arguments\": {\"x\": 1", "C:0 now#|A:{\"x\": 1|X:"},
     {"hermes", "<tool_call>\n{\"name\": \"now\", \"arguments\": {\"x\": oh}}\n</tool_call>", "T:<tool_call>\n{\"name\": \"now\", \"arguments\": {\"x\": oh}}\n</tool_call>",
      "C:0 now#|A:{\"x\": |X:|T:oh}}\n</tool_call>"},
+    {"hermes", "<tool_call>\n{\"name\": \"now\", \"arguments\": {\"x\": n^<tool_call>", "T:<tool_call>\n{\"name\": \"now\", \"arguments\": {\"x\": n<tool_call>", "C:0 now#|A:{\"x\": n|X:|T:<tool_call>"},
     {"hermes", "<tool_call>\n{\"name\": \"now\"", "T:<tool_call>\n{\"name\": \"now\"", "T:<tool_call>\n{\"name\": \"now\""},
     {"hermes", "<tool_call>\n{\"name\": \"now\", \"arguments\": {}} or so", "T:<tool_call>\n{\"name\": \"now\", \"arguments\": {}} or so", "C:0 now#|A:{}|X:|T:} or so"},
     {"kimi_k2", "^<|tool_calls_section_begin|>^<|tool_call_begin|>functions.now:0^<|tool_call_argument_begin|>{\"x\"^<|tool_call_end|>", "T:functions.now:0{\"x\"",
