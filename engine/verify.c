@@ -292,14 +292,26 @@ static int run_greedy(struct run *r, const char *prompt, uint32_t n, const int32
     return ERR_OK;
 }
 
-static void check_ids(struct run *r, const char *prompt, const char *text, const int32_t *ids, uint32_t n)
+/* The prompt's text, or its segments [text, is it mark-up] one after the other; a prompt that is ids alone has nothing to check. */
+static void check_ids(struct run *r, const struct json *p, const int32_t *ids, uint32_t n)
 {
     char name[128];
     struct eng_ids got = {.max = 1u << 20};
     struct err e = {0};
-    unsigned wrong = 1;
-    if (text && !eng_tok_encode(eng_session_model(r->s)->tok, text, strlen(text), ENG_TOK_ADDED | ENG_TOK_WRAP, &got, &e))
-        wrong = got.n != n || memcmp(got.v, ids, n * sizeof *ids) != 0;
+    const char *prompt = r->prompt, *text = json_str(json_get(p, "text"));
+    const struct json *segments = json_get(p, "segments");
+    const eng_tok *tok = eng_session_model(r->s)->tok;
+    int rc = ERR_OK;
+    if (!text && !json_is(segments, JSON_ARRAY))
+        return;
+    if (text)
+        rc = eng_tok_encode(tok, text, strlen(text), ENG_TOK_ADDED | ENG_TOK_WRAP, &got, &e);
+    for (size_t i = 0; !text && i < segments->n && !rc; i++) {
+        const struct json *s = segments->items[i];
+        const char *part = json_is(s, JSON_ARRAY) && s->n == 2 ? json_str(s->items[0]) : NULL;
+        rc = part ? eng_tok_encode(tok, part, strlen(part), s->items[1]->b ? ENG_TOK_SPECIAL : 0, &got, &e) : ERR_FORMAT;
+    }
+    unsigned wrong = rc || got.n != n || memcmp(got.v, ids, n * sizeof *ids) != 0;
     snprintf(name, sizeof name, "%s.ids", prompt);
     count_line(r->v, name, wrong, 1);
     eng_ids_free(&got);
@@ -348,7 +360,7 @@ static int one_fixture_prompt(struct run *r, const struct json *p, struct err *e
     memset(r->wrong, 0, slots * sizeof *r->wrong);
     eng_session_drop(r->s, 0);
     if (r->v->what & ENG_VERIFY_TEXT)
-        check_ids(r, r->prompt, json_str(json_get(p, "text")), ids, n);
+        check_ids(r, p, ids, n);
     if ((rc = run_prompt(r, ids, n, e)))
         goto out;
     if (r->v->what & ENG_VERIFY_LAYERS)
@@ -404,7 +416,7 @@ static int one_golden_prompt(struct run *r, const struct json *p, struct err *e)
         goto out;
     }
     eng_session_drop(r->s, 0);
-    check_ids(r, r->prompt, json_str(json_get(p, "text")), ids, n);
+    check_ids(r, p, ids, n);
     if ((rc = run_prompt(r, ids, n, e)))
         goto out;
     double abs_max, rel = compare_top(r, last, &abs_max);
