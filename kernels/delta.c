@@ -6,17 +6,18 @@
 #define T KRN_TILE
 
 /* ---- the delta rule -------------------------------------------------------------------------------------------------- */
-/* A tile's parts in scratch: kd [dk][16]; D [dk]; a, p [16][16]; rows k D then q D [2*16][dk]; w then o [2*16][dv]. */
-struct tile { float *kd, *decay, *a, *p, *x, *y, *kt, *et, *u; };
+/* A tile's parts in scratch: kd [dk][16]; D, e [dk]; a, p [16][16]; x [2 n][dk]: rows k D, then q D; y [2 n][dv]: w, then o. */
+struct tile { float *kd, *decay, *e, *a, *p, *x, *y, *kt, *et, *u; };
 
-size_t krn_delta_scratch(uint32_t dk, uint32_t dv) { return (size_t)dk * (T + 1) + 2 * T * T + 2 * (size_t)T * ((size_t)dk + dv) + 64; }
+size_t krn_delta_scratch(uint32_t dk, uint32_t dv) { return (size_t)dk * (T + 2) + 2 * T * T + 2 * (size_t)T * ((size_t)dk + dv) + 64; }
 
 static struct tile carve(const struct krn_delta *d, float *p)
 {
     struct tile t = {.kd = p};
     size_t dk = d->dk;
     t.decay = t.kd + dk * T;
-    t.a = t.decay + dk;
+    t.e = t.decay + dk;
+    t.a = t.e + dk;
     t.p = t.a + T * T;
     t.x = t.p + T * T;
     t.y = t.x + 2 * T * dk;
@@ -26,32 +27,41 @@ static struct tile carve(const struct krn_delta *d, float *p)
     return t;
 }
 
+/* S has decayed by e once more. */
+static void decayed(const struct krn_delta *d, const struct tile *t, uint32_t i)
+{
+    if (i) d->ops->mul(t->decay, t->decay, t->e, d->dk);
+    else memcpy(t->decay, t->e, d->dk * sizeof *t->e);
+}
+
 /* Rows of the open tile from earlier steps: keys decayed up to row i0 - 1, and how much S has decayed. */
 static void reopen(const struct krn_delta *d, const struct tile *t, uint32_t i0)
 {
     float a[T], p[T], k[KRN_DELTA_DK_MAX];
-    for (size_t c = 0; c < d->dk; c++) t->decay[c] = t->et[c * T];
     for (uint32_t i = 0; i < i0; i++) {
-        for (size_t c = 0; c < d->dk; c++) k[c] = t->kt[c * T + i];
-        d->ops->keys(t->kd, t->et + i, k, k, i, d->dk, a, p);
-        for (size_t c = 0; c < d->dk && i; c++) t->decay[c] *= t->et[c * T + i];
+        for (size_t c = 0; c < d->dk; c++) {
+            k[c] = t->kt[c * T + i];
+            t->e[c] = t->et[c * T + i];
+        }
+        d->ops->keys(t->kd, t->e, k, k, i, d->dk, a, p);
+        decayed(d, t, i);
     }
 }
 
-/* Row i, token t of the step: its column of the tile, products with the keys so far, its rows for the product with S. */
-static void take(const struct krn_delta *d, const struct tile *w, uint32_t i, uint32_t i0, uint32_t t)
+/* Row i, token t of the step, the m-th of n: products with the keys so far, its rows for the product with S. Only a tile that stays
+ * open is written to the state. */
+static void take(const struct krn_delta *d, const struct tile *w, uint32_t i, uint32_t t, uint32_t m, uint32_t n, bool open)
 {
     const float *k = d->k + t * d->k_stride, *q = d->q + t * d->q_stride;
-    float *xk = w->x + (size_t)(i - i0) * d->dk, *e = xk, *xq = w->x + (size_t)(T + i - i0) * d->dk;
-    d->ops->exp(e, d->g + t * d->g_stride, d->dk);
-    for (size_t c = 0; c < d->dk; c++) {
+    d->ops->exp(w->e, d->g + t * d->g_stride, d->dk);
+    for (size_t c = 0; c < d->dk && open; c++) {
         w->kt[c * T + i] = k[c];
-        w->et[c * T + i] = e[c];
-        w->decay[c] = i ? w->decay[c] * e[c] : e[c];
+        w->et[c * T + i] = w->e[c];
     }
-    d->ops->keys(w->kd, w->et + i, k, q, i, d->dk, w->a + i * T, w->p + i * T);
-    d->ops->mul(xk, k, w->decay, d->dk);
-    d->ops->mul(xq, q, w->decay, d->dk);
+    decayed(d, w, i);
+    d->ops->keys(w->kd, w->e, k, q, i, d->dk, w->a + i * T, w->p + i * T);
+    d->ops->mul(w->x + (size_t)m * d->dk, k, w->decay, d->dk);
+    d->ops->mul(w->x + (size_t)(n + m) * d->dk, q, w->decay, d->dk);
 }
 
 /* Rows [i0, i1) of a tile, the step's tokens from t0 on. */
@@ -59,19 +69,19 @@ static void rows(const struct krn_delta *d, const struct tile *w, uint32_t i0, u
 {
     uint32_t n = i1 - i0;
     size_t dv = d->dv;
-    for (uint32_t i = i0; i < i1; i++) take(d, w, i, i0, t0 + i - i0);
-    memset(w->y, 0, 2 * T * dv * sizeof *w->y);
-    d->ops->mac(w->y, dv, NULL, w->x, d->dk, n, d->s, dv, d->dk, d->dv);
-    d->ops->mac(w->y + T * dv, dv, NULL, w->x + (size_t)T * d->dk, d->dk, n, d->s, dv, d->dk, d->dv);
-    for (uint32_t i = i0; i < i1; i++) {
-        const float *v = d->v + (t0 + i - i0) * d->v_stride, *y = w->y + (i - i0) * dv;
-        float *u = w->u + i * dv, *o = w->y + (T + i - i0) * dv, *a = w->a + i * T;
+    for (uint32_t m = 0; m < n; m++) take(d, w, i0 + m, t0 + m, m, n, i1 < T);
+    memset(w->y, 0, 2 * n * dv * sizeof *w->y);
+    d->ops->mac(w->y, dv, NULL, w->x, d->dk, 2 * n, d->s, dv, d->dk, d->dv);
+    for (uint32_t m = 0; m < n; m++) {
+        uint32_t i = i0 + m;
+        const float *v = d->v + (t0 + m) * d->v_stride, *y = w->y + m * dv;
+        float *u = w->u + i * dv, *o = w->y + (n + m) * dv, *a = w->a + i * T;
         for (size_t c = 0; c < dv; c++) u[c] = v[c] - y[c];
         for (uint32_t j = 0; j < i; j++) a[j] = -a[j];
         d->ops->mac(u, dv, NULL, a, T, 1, w->u, dv, i, d->dv);
-        d->ops->scale(u, u, dv, d->beta[(t0 + i - i0) * d->beta_stride]);
+        d->ops->scale(u, u, dv, d->beta[(t0 + m) * d->beta_stride]);
         d->ops->mac(o, dv, NULL, w->p + i * T, T, 1, w->u, dv, i + 1, d->dv);
-        memcpy(d->out + (t0 + i - i0) * d->out_stride, o, dv * sizeof *o);
+        memcpy(d->out + (t0 + m) * d->out_stride, o, dv * sizeof *o);
     }
 }
 

@@ -27,7 +27,7 @@ typedef void krn_conv_fn(float *out, const float *const *rows, const float *w, s
 typedef void krn_decay_fn(float *out, const float *x, const float *dt, size_t n, float a, bool bounded, float lower);
 /* out[i][c] = out[i][c] * scale[i] (NULL: as it is), then fma(x[i][j], w[j][c], .) over j < k. Rows os, xs, ws floats apart. */
 typedef void krn_mac_fn(float *out, size_t os, const float *scale, const float *x, size_t xs, uint32_t n, const float *w, size_t ws, uint32_t k, uint32_t cols);
-/* Row i of a tile: kd[d][j] *= e[16 d] for j < i, kd[d][i] = k[d]; a[j], p[j] as above for j <= i, entries beyond unspecified. */
+/* Row i of a tile: kd[d][j] *= e[d] for j < i, kd[d][i] = k[d]; a[j], p[j] as above for j <= i, entries beyond unspecified. */
 typedef void krn_keys_fn(float *kd, const float *e, const float *k, const float *q, uint32_t i, uint32_t dk, float a[16], float p[16]);
 
 #define KRN_DELTA_DK_MAX 1024u

@@ -34,7 +34,7 @@ void krn_keys_c(float *kd, const float *e, const float *k, const float *q, uint3
     for (uint32_t j = 0; j <= i; j++) a[j] = p[j] = 0;
     for (uint32_t d = 0; d < dk; d++) {
         float *row = kd + (size_t)d * KRN_TILE;
-        for (uint32_t j = 0; j < i; j++) row[j] *= e[(size_t)d * KRN_TILE];
+        for (uint32_t j = 0; j < i; j++) row[j] *= e[d];
         row[i] = k[d];
         for (uint32_t j = 0; j <= i; j++) {
             a[j] = fmaf(k[d], row[j], a[j]);
