@@ -87,6 +87,20 @@ const struct krn_states *eng_states_step(const eng_states *s, uint32_t *n)
     return s->g;
 }
 
+uint32_t eng_states_guesses_max(const eng_states *s, uint32_t pos)
+{
+    uint32_t row = pos % KRN_TILE, room = row == KRN_TILE - 1 ? KRN_TILE - 1 : KRN_TILE - 2 - row;
+    if (!s->n)
+        return UINT32_MAX;
+    for (uint32_t i = 0; i < s->n; i++)
+        for (uint32_t k = 0; k < s->g[i].layout.n_fields; k++) {
+            const struct krn_state_field *f = &s->g[i].layout.field[k];
+            if (f->n_dims == 2 && KRN_STATE_ROWS - f->keep - 1 < room)
+                room = KRN_STATE_ROWS - f->keep - 1;
+        }
+    return room;
+}
+
 uint64_t eng_states_snapshot_bytes(const eng_states *s)
 {
     uint64_t n = 0;

@@ -19,6 +19,10 @@ void eng_states_close(eng_states *s);
 /* What a step carries: one entry a recurrent group of the plan. Borrowed until close. */
 const struct krn_states *eng_states_step(const eng_states *s, uint32_t *n);
 
+/* How many tokens after the one at position pos may be computed as guesses and forgotten again by going on from an earlier one: none
+ * of them may end a tile, nor push rows out that a convolution still needs. UINT32_MAX: no recurrent layers. */
+uint32_t eng_states_guesses_max(const eng_states *s, uint32_t pos);
+
 uint64_t eng_states_snapshot_bytes(const eng_states *s);
 /* pos: tokens the slot's sequence has seen, a multiple of KRN_TILE. */
 void eng_states_save(const eng_states *s, uint32_t slot, uint32_t pos, void *dst);

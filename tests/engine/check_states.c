@@ -129,7 +129,18 @@ START_TEST(forget)
     float *want = malloc(vocab * 4), *got = malloc(vocab * 4);
     tokens_of(t, 1, N);
     tokens_of(other, 2, N);
-    feed(s, 0, t, 0, 80, CHUNK, want);
+    struct eng_states *st = eng_session_states(s);
+    /* At every place of a tile: as many wrong guesses as may be, forgotten from after the last certain token on. */
+    for (uint32_t pos = 40; pos < 60; pos++) {
+        uint32_t k = eng_states_guesses_max(st, pos);
+        ck_assert_uint_le(k, 12);
+        feed(s, 3, t, 0, pos, CHUNK, got);
+        feed(s, 3, t, pos, pos + 1, 1, got);
+        if (k) feed(s, 3, other, pos + 1, pos + 1 + k, CHUNK, got);
+        feed(s, 3, t, pos + 1, 80, CHUNK, got);
+        if (pos == 40) feed(s, 0, t, 0, 80, CHUNK, want);
+        ck_assert_msg(rows_equal(want, got, vocab), "%u guesses after position %u", k, pos);
+    }
     feed(s, 1, t, 0, 67, CHUNK, got);
     feed(s, 1, other, 67, 79, CHUNK, got);
     feed(s, 1, t, 67, 80, CHUNK, got);
@@ -153,6 +164,7 @@ START_TEST(sizes)
     ck_assert_uint_eq(eng_states_bytes(p, KRN_BF16, 3), 3 * eng_states_bytes(p, KRN_BF16, 1));
     ck_assert_uint_gt(eng_states_bytes(p, KRN_F32, 1), eng_states_bytes(p, KRN_BF16, 1));
     ck_assert_uint_eq(eng_states_bytes(p, KRN_F32, UINT32_MAX) >= eng_states_bytes(p, KRN_F32, 1), 1);
+    ck_assert_uint_eq(eng_states_guesses_max(eng_session_states(d), 5), UINT32_MAX);
     ck_assert_uint_eq(eng_states_bytes(q, KRN_F32, 8), 0);
     ck_assert_uint_eq(eng_states_snapshot_bytes(eng_session_states(d)), 0);
     eng_session_close(s);
