@@ -358,8 +358,8 @@ static int bind_entry(struct eng_binder *b, struct eng_entry *x, struct eng_boun
         return rc;
     out->bias = KRN_NO_WEIGHT;
     out->n = experts ? experts : 1;
-    if (experts && (out->n_dims != 3 || out->dims[0] != experts))
-        return err_set(e, ERR_FORMAT, "tensor @%s: an expert tensor has the shape [experts, rows, cols]", x->name);
+    if (experts && ((out->n_dims != 3 && out->n_dims != 2) || out->dims[0] != experts))
+        return err_set(e, ERR_FORMAT, "tensor @%s: an expert tensor has the shape [experts, rows, cols], a bias [experts, values]", x->name);
     if (!c.found)
         return not_found(b, x, &c, experts > 0, out, e);
     if (!experts)

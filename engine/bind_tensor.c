@@ -112,10 +112,30 @@ static int fill(struct eng_binder *b, const struct eng_entry *x, const struct of
     if (rows > UINT32_MAX || cols > UINT32_MAX)
         return err_set(e, ERR_UNSUPPORTED, "tensor %s: %" PRIu64 " x %" PRIu64 " is larger than a weight may be", t->name, rows, cols);
     if (r->transposed || r->n_dims < 2 || !strcmp(r->form, "plain")) {
-        w->rows = r->n_dims < 2 ? 1 : (uint32_t)rows;
+        bool apart = r->n_dims < 2 && cols == 1; /* a vector whose values do not lie side by side */
+        w->rows = r->n_dims < 2 && !apart ? 1 : (uint32_t)rows;
         w->cols = (uint32_t)cols;
     }
     return ERR_OK;
+}
+
+/* The axes of a form's rows in stored elements, through the same view as its logical ones, a's: only whole rows can be taken. */
+static int stored_axes(struct eng_binder *b, const struct eng_entry *x, const struct eng_choice *c, const struct eng_form *f, const struct eng_axes *a,
+                       struct off_tensor *t, struct eng_axes *out, struct err *e)
+{
+    uint64_t dims[OFF_DIMS_MAX];
+    uint8_t n = eng_form_dims(f, dims);
+    char at[80];
+
+    *t = eng_form_rows(f);
+    *out = *a;
+    if (f->kind == ENG_FORM_PLAIN || f->kind == ENG_FORM_FP8_BLOCK || f->kind == ENG_FORM_FP8_ROW)
+        return ERR_OK;
+    int rc = eng_view_axes(b->env, c->s.view, t->dims, t->n_dims, out, e);
+    if (!rc && (!n || eng_axes_dim(out, out->n_dims - 1) != t->dims[n - 1] || eng_axes_dim(a, a->n_dims - 1) != dims[n - 1]))
+        rc = ERR_UNSUPPORTED;
+    return rc ? eng_bind_issue(b, ENG_ISSUE_SHAPE, ERR_UNSUPPORTED, f->data->name, NULL, NULL, e, "tensor %s (%s): a cut through columns packed as %s", f->data->name,
+                               eng_bind_where(b, x, at), eng_form_name(f->kind)) : ERR_OK;
 }
 
 static int add_bias(struct eng_binder *b, const struct eng_entry *x, const struct eng_choice *c, uint64_t rows, struct eng_bound *out, struct err *e)
@@ -146,7 +166,8 @@ static int add_bias(struct eng_binder *b, const struct eng_entry *x, const struc
 int eng_bind_dense(struct eng_binder *b, const struct eng_entry *x, const struct eng_choice *c, struct eng_bound *out, struct err *e)
 {
     uint64_t dims[OFF_DIMS_MAX], got[ENG_AXES_MAX];
-    struct eng_axes a;
+    struct eng_axes a, stored;
+    struct off_tensor t;
     struct eng_form f = c->f;
     const struct json *opts = x->def->n > 3 ? x->def->items[3] : NULL;
     int rc = eng_bind_reserve(b, 1, e);
@@ -169,12 +190,8 @@ int eng_bind_dense(struct eng_binder *b, const struct eng_entry *x, const struct
         got[i] = eng_axes_dim(&a, i);
     if (!eng_bind_same(got, a.n_dims, out->dims, out->n_dims)) {
         rc = eng_bind_wrong(b, x, f.data, out->dims, out->n_dims, got, a.n_dims, x->def->items[0]->s, e);
-    } else if (f.kind == ENG_FORM_PLAIN || f.kind == ENG_FORM_FP8_BLOCK || f.kind == ENG_FORM_FP8_ROW) {
-        rc = fill(b, x, f.data, &a, r, e);
-    } else if (!c->s.view) {
-        rc = whole_spans(b, f.data, r, e);
-    } else {
-        rc = eng_bind_issue(b, ENG_ISSUE_SHAPE, ERR_UNSUPPORTED, f.data->name, NULL, NULL, e, "tensor %s: a view of values packed as %s is not supported", f.data->name, r->form);
+    } else if (!(rc = stored_axes(b, x, c, &f, &a, &t, &stored, e))) {
+        rc = fill(b, x, &t, &stored, r, e);
     }
     if (!rc && f.scale && f.kind != ENG_FORM_PLAIN)
         rc = add_scales(b, x, &f, out->first, 1, -1, e);
@@ -188,7 +205,8 @@ int eng_bind_dense(struct eng_binder *b, const struct eng_entry *x, const struct
 int eng_bind_stack(struct eng_binder *b, const struct eng_entry *x, const struct eng_choice *c, struct eng_bound *out, struct err *e)
 {
     uint64_t dims[OFF_DIMS_MAX], got[ENG_AXES_MAX];
-    struct eng_axes a, one;
+    struct eng_axes a, stored, one;
+    struct off_tensor t;
     uint8_t n = eng_form_dims(&c->f, dims);
     int rc = eng_view_axes(b->env, c->s.view, dims, n, &a, e);
 
@@ -198,21 +216,21 @@ int eng_bind_stack(struct eng_binder *b, const struct eng_entry *x, const struct
         got[i] = eng_axes_dim(&a, i);
     if (rc || !eng_bind_same(got, a.n_dims, out->dims, out->n_dims))
         return rc ? rc : eng_bind_wrong(b, x, c->f.data, out->dims, out->n_dims, got, a.n_dims, x->def->items[0]->s, e);
-    if (c->f.kind != ENG_FORM_PLAIN)
-        return eng_bind_issue(b, ENG_ISSUE_DTYPE, ERR_UNSUPPORTED, c->f.data->name, NULL, NULL, e, "tensor %s: a stack of experts packed as %s is not supported",
-                              c->f.data->name, eng_form_name(c->f.kind));
+    if ((rc = stored_axes(b, x, c, &c->f, &a, &t, &stored, e)) || b->n != out->first)
+        return rc;
     for (uint32_t i = 0; i < out->n; i++) {
         struct eng_tensor *r = eng_bind_add(b, x, c->f.data, out->dims + 1, out->n_dims - 1);
         if (!(r->name = eng_bind_name(b, x, "", i)))
             return err_set(e, ERR_NOMEM, "tensor name");
+        r->form = eng_form_name(c->f.kind);
         if (out->n == 1 && a.n_dims < out->n_dims)
-            one = a;
-        else if (!eng_axes_entry(&a, i, &one))
+            one = stored;
+        else if (!eng_axes_entry(&stored, i, &one))
             return err_set(e, ERR_FORMAT, "tensor %s: the view does not begin with the axis of experts", c->f.data->name);
-        if ((rc = fill(b, x, c->f.data, &one, r, e)))
+        if ((rc = fill(b, x, &t, &one, r, e)))
             return rc;
     }
-    return ERR_OK;
+    return c->f.scale && c->f.kind != ENG_FORM_PLAIN ? add_scales(b, x, &c->f, out->first, out->n, -1, e) : ERR_OK;
 }
 
 /* What expert 0 showed, for comparison with the others. */

@@ -37,15 +37,16 @@ static void use_of(const struct eng_plan *p, const struct krn_op *op, struct eng
     for (unsigned k = 0; k < op->n_weights && !u->weighted; k++)
         if (op->weight[k] != KRN_NO_WEIGHT) {
             const struct eng_tensor *t = &p->tensors[op->weight[k]];
+            bool turned = t->transposed && !(op->code == KRN_ATTEND_MLA && op->u.attend.turned);
             u->weighted = true;
-            u->type = t->type;
-            u->form = t->map ? "mapped" : t->transposed ? "transposed" : t->form ? t->form : "";
+            u->type = p->weights[op->weight[k]].type; /* as kernels read it */
+            u->form = t->map ? "mapped" : turned ? "transposed" : t->form ? t->form : "";
         }
 }
 
 static enum krn_support support(const struct krn_backend_api *b, const struct eng_op_use *u)
 {
-    return u->weighted && strcmp(u->form, "plain") ? KRN_MISSING : b->supports(u->code, u->type);
+    return u->weighted && (!strcmp(u->form, "mapped") || !strcmp(u->form, "transposed")) ? KRN_MISSING : b->supports(u->code, u->type);
 }
 
 void eng_check_operators(const struct eng_plan *p, const struct krn_backend_api *backend, struct eng_report *r)

@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "base/hash.h"
+#include "engine/forms.h"
 #include "engine/sheet.h"
 
 #define PLAN_BYTES_MAX ((size_t)8 << 30)
@@ -333,13 +334,19 @@ static void tile_heads(struct eng_compiler *c, uint32_t i)
     struct krn_weight *w = &c->b.weights[i];
     const struct eng_tensor *t = &c->b.tensors[i];
 
-    if (!strcmp(t->form, "plain") && t->n_dims == 3 && t->dims[t->transposed ? 2 : 1] % KRN_TILE_ROWS == 0 && krn_slot_can(w->type))
+    if (t->n_dims == 3 && t->dims[t->transposed ? 2 : 1] % KRN_TILE_ROWS == 0 && krn_slot_can(w->type))
         w->layout = KRN_TILED;
 }
 
 /* Linears, experts and embeddings read tiled matrices where there is such a layout; everything else stays as published. */
 static void choose_layouts(struct eng_compiler *c)
 {
+    for (uint32_t i = 0; i < c->b.n; i++) { /* values and scales apart in the files become one type */
+        const struct eng_tensor *t = &c->b.tensors[i];
+        enum krn_type slot = t->form && t->scales != KRN_NO_WEIGHT ? eng_form_slot(eng_form_kind(t->form), t->type, c->b.tensors[t->scales].type) : KRN_TYPE_COUNT;
+        if (slot != KRN_TYPE_COUNT)
+            c->b.weights[i].type = slot;
+    }
     for (uint32_t i = 0; i < c->n_ops; i++) {
         const struct krn_op *op = &c->ops[i];
         if (op->code == KRN_ATTEND_MLA) {
@@ -354,7 +361,7 @@ static void choose_layouts(struct eng_compiler *c)
             for (uint32_t x = 0; x < (experts ? op->u.experts.n : 1) && op->weight[s] != KRN_NO_WEIGHT; x++) {
                 struct krn_weight *w = &c->b.weights[op->weight[s] + x];
                 const struct eng_tensor *t = &c->b.tensors[op->weight[s] + x];
-                if (!strcmp(t->form, "plain") && !t->transposed && t->n_dims == 2 && krn_slot_can(w->type))
+                if (!t->transposed && t->n_dims == 2 && krn_slot_can(w->type))
                     w->layout = KRN_TILED;
             }
     }

@@ -5,10 +5,26 @@
 static const char *const suffixes[] = {".weight", ".weight_packed", "", "_blocks"};
 #define N_SUFFIXES (sizeof suffixes / sizeof *suffixes)
 
-const char *eng_form_name(enum eng_form_kind k)
+static const char *const names[ENG_FORM_COUNT] = {"plain", "fp8-block", "fp8-row", "int4-packed", "mxfp4", "mxfp4-blocks"};
+const char *eng_form_name(enum eng_form_kind k) { return names[k]; }
+
+enum eng_form_kind eng_form_kind(const char *name)
 {
-    static const char *const names[ENG_FORM_COUNT] = {"plain", "fp8-block", "fp8-row", "int4-packed", "mxfp4", "mxfp4-blocks"};
-    return names[k];
+    for (int k = 0; k < ENG_FORM_COUNT; k++)
+        if (!strcmp(names[k], name))
+            return (enum eng_form_kind)k;
+    return ENG_FORM_PLAIN;
+}
+
+enum krn_type eng_form_slot(enum eng_form_kind k, enum krn_type data, enum krn_type scale)
+{
+    switch (k) {
+    case ENG_FORM_PLAIN: return data;
+    case ENG_FORM_FP8_BLOCK: case ENG_FORM_FP8_ROW: return scale == KRN_F32 || scale == KRN_BF16 || scale == KRN_F16 ? KRN_F8_SCALED : KRN_TYPE_COUNT;
+    case ENG_FORM_INT4: return scale == KRN_BF16 ? KRN_INT4 : scale == KRN_F16 ? KRN_Q4_0 : KRN_TYPE_COUNT; /* Q4_0 is the same with an f16 */
+    case ENG_FORM_MXFP4: case ENG_FORM_MXFP4_BLOCKS: return scale == KRN_U8 || scale == KRN_E8M0 ? KRN_MXFP4 : KRN_TYPE_COUNT;
+    default: return KRN_TYPE_COUNT;
+    }
 }
 
 static const struct off_tensor *find(const off_catalog *c, char *name, size_t n, const char *suffix)
@@ -77,4 +93,16 @@ uint8_t eng_form_dims(const struct eng_form *f, uint64_t dims[OFF_DIMS_MAX])
         n--;
     }
     return n;
+}
+
+struct off_tensor eng_form_rows(const struct eng_form *f)
+{
+    struct off_tensor t = *f->data;
+
+    if (f->kind == ENG_FORM_MXFP4_BLOCKS && t.n_dims >= 2) {
+        t.n_dims--;
+        if (__builtin_mul_overflow(t.dims[t.n_dims - 1], t.dims[t.n_dims], &t.dims[t.n_dims - 1]))
+            t.dims[t.n_dims - 1] = UINT64_MAX;
+    }
+    return t;
 }

@@ -26,4 +26,9 @@ const char *eng_form_name(enum eng_form_kind k);
 bool eng_form_find(const off_catalog *c, char *name, size_t n, uint8_t hint, struct eng_form *out);
 /* Logical dims of the stored tensor: packed axes widened, the block axis folded in. */
 uint8_t eng_form_dims(const struct eng_form *f, uint64_t dims[OFF_DIMS_MAX]);
+/* The stored tensor with its last axis as long as a row has stored elements and the block axis folded in: what rows are cut from. */
+struct off_tensor eng_form_rows(const struct eng_form *f);
+enum eng_form_kind eng_form_kind(const char *name);
+/* The type in which kernels read a weight of this form; KRN_TYPE_COUNT: none. scale: type of its scales where it has any. */
+enum krn_type eng_form_slot(enum eng_form_kind k, enum krn_type data, enum krn_type scale);
 #endif

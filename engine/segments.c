@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "engine/compile_internal.h"
+#include "engine/forms.h"
 
 #define RECORD_BYTES_MAX ((uint64_t)64 << 20)
 
@@ -74,13 +75,52 @@ static int end_record(struct packer *k)
     return ERR_OK;
 }
 
+/* Values and scales apart: what the loader needs to put them together. */
+static int packed_of(struct packer *k, const struct eng_tensor *t, const struct off_packed **out, struct err *e)
+{
+    const off_catalog *cat = k->c->cat;
+    enum eng_form_kind kind = eng_form_kind(t->form);
+    const struct eng_tensor *s = t->scales != KRN_NO_WEIGHT ? &k->c->b.tensors[t->scales] : NULL;
+    struct off_packed *p;
+
+    *out = NULL;
+    if (kind == ENG_FORM_PLAIN)
+        return ERR_OK;
+    if (!s || eng_form_slot(kind, t->type, s->type) == KRN_TYPE_COUNT)
+        return err_set(e, ERR_UNSUPPORTED, "tensor %s: no kernel reads %s with scales of type %s", t->file_name, t->form, s ? krn_types[s->type].name : "none");
+    if (!(p = ARENA_NEW(k->c->mem, struct off_packed)))
+        return err_set(e, ERR_NOMEM, "packed weights");
+    *p = (struct off_packed){.kind = kind == ENG_FORM_INT4 ? OFF_PACKED_INT4 : kind == ENG_FORM_MXFP4 || kind == ENG_FORM_MXFP4_BLOCKS ? OFF_PACKED_MXFP4 : OFF_PACKED_FP8,
+                             .data = off_catalog_find(cat, t->file_name, strlen(t->file_name)), .scales = off_catalog_find(cat, s->file_name, strlen(s->file_name)), .rows = 1};
+    struct eng_form f = {.kind = kind, .data = p->data, .scale = p->scales};
+    struct off_tensor rows = eng_form_rows(&f);
+    uint64_t cols = t->dims[t->n_dims - 1];
+    p->row_bytes = krn_row_bytes(rows.type, rows.dims[rows.n_dims - 1]);
+    p->matrix_rows = rows.n_dims > 1 ? rows.dims[rows.n_dims - 2] : 1;
+    p->n = p->scales->n_dims ? p->scales->dims[p->scales->n_dims - 1] : 1;
+    p->cols = cols;
+    if (p->kind == OFF_PACKED_FP8 && p->n * p->scales->n_dims && kind == ENG_FORM_FP8_BLOCK) {
+        p->rows = k->c->b.scale_block[0];
+        p->cols = k->c->b.scale_block[1];
+    } else if (kind == ENG_FORM_FP8_ROW && p->scales->bytes == krn_types[p->scales->type].block_bytes) {
+        p->rows = UINT64_MAX / 4; /* one for the tensor */
+    } else if (p->kind != OFF_PACKED_FP8) {
+        p->cols = p->n ? cols / p->n : 0;
+    }
+    uint64_t granule = p->kind == OFF_PACKED_FP8 ? KRN_F8_BLOCK : 32;
+    if (!p->row_bytes || !p->cols || (p->cols % granule && p->cols < cols))
+        return err_set(e, ERR_UNSUPPORTED, "tensor %s: expected a scale for a multiple of %" PRIu64 " columns, found one for %" PRIu64, t->file_name, granule, p->cols);
+    *out = p;
+    return ERR_OK;
+}
+
 static int loadable(struct packer *k, const struct krn_op *op, const struct eng_tensor *t)
 {
     bool mapped = t->map && !(op->code == KRN_DECAY && op->u.decay.raised);
     bool turned = t->transposed && !(op->code == KRN_ATTEND_MLA && op->u.attend.turned);
 
-    if (strcmp(t->form, "plain") || turned || mapped)
-        return err_set(k->e, ERR_UNSUPPORTED, "tensor %s: no kernel reads it as %s%s%s", t->file_name, t->form, turned ? ", transposed" : "", mapped ? ", mapped" : "");
+    if (turned || mapped || (t->transposed && strcmp(t->form, "plain")))
+        return err_set(k->e, ERR_UNSUPPORTED, "tensor %s: no kernel reads it as %s%s%s", t->file_name, t->form, t->transposed ? ", transposed" : "", mapped ? ", mapped" : "");
     return ERR_OK;
 }
 
@@ -95,7 +135,8 @@ static int add_weight(struct packer *k, const struct krn_op *op, uint32_t i, boo
         return ERR_OK;
     if (k->record_of[i] != UINT32_MAX)
         return list ? list_record(k, k->record_of[i]) : ERR_OK;
-    if ((rc = loadable(k, op, t)))
+    const struct off_packed *packed;
+    if ((rc = loadable(k, op, t)) || (rc = packed_of(k, t, &packed, k->e)))
         return rc;
     for (uint32_t s = 0; s < t->n_spans; s++)
         bytes += t->spans[s].n_outer * t->spans[s].n_rows * t->spans[s].row_bytes;
@@ -103,7 +144,7 @@ static int add_weight(struct packer *k, const struct krn_op *op, uint32_t i, boo
         return rc;
     if ((rc = grow((void **)&k->parts, k->n_parts, &k->cap_parts, sizeof *k->parts, k->e)))
         return rc;
-    k->parts[k->n_parts++] = (struct off_part){.name = t->file_name, .type = t->type, .layout = w->layout, .rows = w->rows, .cols = w->cols,
+    k->parts[k->n_parts++] = (struct off_part){.name = t->file_name, .type = w->type, .packed = packed, .layout = w->layout, .rows = w->rows, .cols = w->cols,
                                                .spans = t->spans, .n_spans = t->n_spans, .weight = i};
     k->bytes += bytes;
     k->record_of[i] = k->n;

@@ -322,7 +322,7 @@ static void report_layers(struct run *r)
     const struct eng_plan *p = eng_session_model(r->s)->plan;
     bool f32 = is_f32(r), blocks = false;
     for (uint32_t w = 0; w < p->n_weights; w++)
-        blocks |= krn_types[p->weights[w].type].block > 1;
+        blocks |= krn_types[p->tensors[w].type].block > 1; /* GGUF: the bar is for a converter's rounding, too */
     for (uint32_t k = 0; k <= p->n_taps; k++) {
         char tap[64], name[160];
         if (!r->have[k])

@@ -333,6 +333,10 @@ int eng_axes_spans(const struct eng_axes *a, const struct off_tensor *t, struct 
         nc = joined(&x, split, x.n, csize, cstride);
         *transposed = true;
     }
+    if (nc == 1 && cstride[0] != 1 && x.n_dims == 1) { /* a vector of values that lie apart: rows of one */
+        split = x.n;
+        nc = 0;
+    }
     if (nc > 1 || (nc == 1 && cstride[0] != 1))
         return err_set(e, ERR_UNSUPPORTED, "tensor %s: the view's last axis is not contiguous in the file", t->name);
     *cols = nc ? csize[0] : 1;

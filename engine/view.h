@@ -23,7 +23,7 @@ uint64_t eng_axes_dim(const struct eng_axes *a, unsigned d);    /* size of logic
 /* Cuts logical dimension 0 down to entry i and drops it (an expert of a stack). */
 bool eng_axes_entry(const struct eng_axes *a, uint64_t i, struct eng_axes *out);
 /* The rows as byte ranges of file tensor t. *transposed: the last two logical axes lie the other way round in the file, and
- * rows are those of the file. ERR_UNSUPPORTED: not strided rows, or a cut inside a block of the type. */
+ * rows are those of the file. A vector whose values lie apart comes out as rows of one. ERR_UNSUPPORTED: not strided rows, or a cut inside a block of the type. */
 int eng_axes_spans(const struct eng_axes *a, const struct off_tensor *t, struct arena *mem, const struct off_span **spans, uint32_t *n_spans,
                    uint64_t *rows, uint64_t *cols, bool *transposed, struct err *e);
 #endif

@@ -48,7 +48,7 @@ int krn_linear_support(enum krn_type t, enum krn_layout l)
     float f = 0;
     if (l == KRN_TILED)
         return krn_slot_can(t) ? KRN_LINEAR_FAST : KRN_LINEAR_NONE;
-    return krn_expand(t, &f, 0, &f) ? KRN_LINEAR_SLOW : KRN_LINEAR_NONE;
+    return t != KRN_F8_SCALED && krn_expand(t, &f, 0, &f) ? KRN_LINEAR_SLOW : KRN_LINEAR_NONE;
 }
 
 bool krn_linear_int8(enum krn_type t, enum krn_layout l, enum krn_precision p)
@@ -111,6 +111,13 @@ static float f16_at(const uint8_t *p, unsigned i)
     uint16_t h;
     memcpy(&h, p + 2 * i, 2);
     return krn_f16_to_f32(h);
+}
+
+static float bf16_at(const uint8_t *p, unsigned i)
+{
+    uint16_t h;
+    memcpy(&h, p + 2 * i, 2);
+    return krn_bf16_to_f32(h);
 }
 
 /* 32 columns of 16 rows. A weight stands for d * w (+ m), or by halves of the columns for d * sc * w (+ m * mn). */
@@ -185,7 +192,7 @@ static void unpack(enum krn_type t, const uint8_t *p, unsigned k, struct cols32 
 {
     for (unsigned i = 0; i < R; i++) {
         int sc, mn;
-        o->d[i] = t == KRN_MXFP4 ? krn_e8m0_half(p[i]) : f16_at(p, i);
+        o->d[i] = t == KRN_MXFP4 ? krn_e8m0_half(p[i]) : t == KRN_INT4 ? bf16_at(p, i) : f16_at(p, i);
         o->m[i] = krn_has_min(t) ? f16_at(p + 2 * R, i) : 0;
         if (krn_halves(t)) {
             o->m[i] = -o->m[i];
@@ -213,11 +220,22 @@ static const uint8_t *block_at(enum krn_type t, const uint8_t *tile, uint32_t b,
     return tile + (size_t)(b / subs) * R * krn_types[t].block_bytes;
 }
 
-/* Columns [c0, c0 + n) of a tile as f32: w[column][row]. c0 is a multiple of 32; n < 32 only for element types. */
-static void expand_tile(enum krn_type t, const uint8_t *tile, uint32_t c0, uint32_t n, float w[B][R])
+/* Columns [c0, c0 + n) of a tile as f32: w[column][row]. c0 is a multiple of 32; n < 32 only for element types and F8_SCALED. */
+static void expand_tile(enum krn_type t, const uint8_t *tile, uint32_t cols, uint32_t c0, uint32_t n, float w[B][R])
 {
     struct cols32 o;
     unsigned k;
+    if (t == KRN_F8_SCALED) {
+        const uint8_t *v = tile + (cols + KRN_F8_BLOCK - 1) / KRN_F8_BLOCK * R * sizeof(float);
+        krn_expand(KRN_F8_E4M3, v + (size_t)c0 * R, (size_t)n * R, &w[0][0]);
+        for (unsigned c = 0; c < n; c++)
+            for (unsigned i = 0; i < R; i++) {
+                float s;
+                memcpy(&s, tile + (c0 / KRN_F8_BLOCK * R + i) * sizeof s, sizeof s);
+                w[c][i] = s * w[c][i];
+            }
+        return;
+    }
     if (krn_types[t].block == 1) {
         krn_expand(t, tile + (size_t)c0 * R * krn_types[t].block_bytes, (size_t)n * R, &w[0][0]);
         return;
@@ -279,7 +297,7 @@ static void tile_f32(const struct krn_linear *l, const struct krn_operand *a, co
     float w[B][R];
     for (uint32_t c0 = 0; c0 < a->cols; c0 += B) {
         uint32_t n = a->cols - c0 < B ? a->cols - c0 : B;
-        expand_tile(l->w->type, tile, c0, n, w);
+        expand_tile(l->w->type, tile, a->cols, c0, n, w);
         for (uint32_t t = 0; t < g; t++) {
             const float *x = a->x + (t0 + t) * a->stride + c0;
             float p[R] = {0};

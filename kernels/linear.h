@@ -7,19 +7,21 @@
  *         amax = max |x|;  d = amax / 127;  inv = 127 / amax;  q = round_to_nearest_even(x * inv);  s = d * (float)(sum of q)
  *       A block with an infinity or NaN has d = s = NaN, q = 0. A block with amax < 2^-119 (127 / amax would not be
  *       finite) counts as zeros: d = s = 0, q = 0. Then, blocks in ascending order from acc = 0, dot exact in integers:
- *         Q4_0 Q5_0 Q8_0 IQ4_NL IQ4_XS MXFP4   acc = fma((float)dot(w, q), d_w * d, acc)
+ *         Q4_0 Q5_0 Q8_0 IQ4_NL IQ4_XS MXFP4 INT4
+ *                                               acc = fma((float)dot(w, q), d_w * d, acc)
  *         Q4_1 Q5_1 Q4_K Q5_K                   acc = fma((float)dot(w, q), d_w * d, acc);  acc = fma(m_w, s, acc)
  *         Q3_K Q6_K Q2_K                        acc = fma((float)(sc0 * dot0(w, q) + sc1 * dot1(w, q)), d_w * d, acc)
  *         Q2_K, after that                      acc = fma((float)(mn0 * sum0(q) + mn1 * sum1(q)), m_w * d, acc)
  *       where, with the fields of slot.h, a 0 or 1 meaning the first or last 16 of the 32 columns, and every product and
  *       sum in parentheses an exact integer:
- *         w    Q8_0: quant; Q4_0: nibble - 8; Q5_0: five bits - 16; Q6_K: six bits - 32; Q3_K: three bits - 4; IQ4_NL, IQ4_XS:
+ *         w    Q8_0: quant; Q4_0, INT4: nibble - 8; Q5_0: five bits - 16; Q6_K: six bits - 32; Q3_K: three bits - 4; IQ4_NL, IQ4_XS:
  *              the table's value; MXFP4: twice the e2m1 value; others: the bits unsigned
  *         d_w  d; Q4_K Q5_K: d * (float)scale; IQ4_XS: d * (float)(scale - 32); MXFP4: 2^(e - 128)
  *         m_w  Q4_1 Q5_1: m; Q4_K Q5_K: -dmin * (float)minimum; Q2_K: -dmin
  *         sc   Q6_K: scale, signed; Q3_K: scale - 32; Q2_K: scale            mn  Q2_K: minimum
- * f32   (float W; any W under KRN_PREC_F32; plain W of any type krn_expand knows). W expanded as types.h defines it;
+ * f32   (float W, F8_SCALED; any W under KRN_PREC_F32; plain W of any type krn_expand knows). W expanded as types.h defines it;
  *       for each 32 columns a chain p = fma(w, x, p), columns ascending, p from 0; then acc = acc + p, from acc = 0.
+ *       An E4M3 NaN among the weights has no defined result: offload refuses it.
  * Bias is added last: y = acc + bias. NaN in gives NaN out (its bits are unspecified).
  *
  * Use: krn_operand_init; quantise, split by rows over threads, barrier; run for every matrix that reads this input, split by

@@ -22,7 +22,7 @@ KRN_TRAIT bool krn_has_table(enum krn_type t) { return t == KRN_IQ4_NL || t == K
 /* What is subtracted from the unsigned bits; MXFP4: what makes the values of its table unsigned. */
 KRN_TRAIT int krn_zero(enum krn_type t)
 {
-    return t == KRN_Q4_0 ? 8 : t == KRN_Q5_0 ? 16 : t == KRN_Q6_K ? 32 : t == KRN_Q3_K ? 4 : t == KRN_MXFP4 ? 12 : 0;
+    return t == KRN_Q4_0 || t == KRN_INT4 ? 8 : t == KRN_Q5_0 ? 16 : t == KRN_Q6_K ? 32 : t == KRN_Q3_K ? 4 : t == KRN_MXFP4 ? 12 : 0;
 }
 /* Pieces ahead of the quants, counted in bytes of a row: an offset in a tile is 16 times that. */
 KRN_TRAIT int krn_quants_at(enum krn_type t)

@@ -22,11 +22,12 @@ static const struct field fields[KRN_TYPE_COUNT][FIELDS] = {
     [KRN_IQ4_NL] = {{0, 2, 1}, {2, 4, 4}},
     [KRN_IQ4_XS] = {{0, 2, 2}, {4, 4, 1}, {8, 4, 32}},
     [KRN_MXFP4] = {{0, 1, 1}, {1, 4, 4}},
+    [KRN_INT4] = {{0, 2, 1}, {2, 4, 4}},
 };
 
 bool krn_slot_can(enum krn_type t)
 {
-    return t == KRN_F32 || t == KRN_F16 || t == KRN_BF16 || ((unsigned)t < KRN_TYPE_COUNT && fields[t][0].n);
+    return t == KRN_F32 || t == KRN_F16 || t == KRN_BF16 || t == KRN_F8_SCALED || ((unsigned)t < KRN_TYPE_COUNT && fields[t][0].n);
 }
 
 /* Where the fifth bits of a Q5_0 or Q5_1 block lie, as published; 0: the type has none. */
@@ -104,6 +105,22 @@ INLINE void pack_elements(size_t width, uint64_t cols, const uint8_t *const *row
             memcpy(dst + (c * R + i) * width, row[i] ? row[i] + c * width : (const uint8_t[4]){0}, width);
 }
 
+/* Scales and bytes of F8_SCALED, each as [piece][16 rows]. */
+static void pack_f8(uint64_t cols, const uint8_t *const *row, uint8_t *dst)
+{
+    size_t scales = (size_t)((cols + KRN_F8_BLOCK - 1) / KRN_F8_BLOCK);
+    for (unsigned i = 0; i < R; i++) {
+        const uint8_t *v = row[i] ? row[i] + scales * sizeof(float) : NULL;
+        for (size_t k = 0; k < scales; k++)
+            if (v)
+                memcpy(dst + (k * R + i) * sizeof(float), row[i] + k * sizeof(float), sizeof(float));
+            else
+                memset(dst + (k * R + i) * sizeof(float), 0, sizeof(float));
+        for (uint64_t c = 0; c < cols; c++)
+            dst[scales * R * sizeof(float) + c * R + i] = v ? v[c] : 0;
+    }
+}
+
 /* n words that follow each other in each row to [word][16 rows]. */
 INLINE void pack_words(unsigned n, const uint8_t *const row[R], size_t at, uint8_t *dst)
 {
@@ -177,7 +194,8 @@ static void pack_tile(enum krn_type t, uint64_t cols, const uint8_t *const *row,
     case KRN_F32: pack_elements(4, cols, row, dst); break;
     case KRN_F16: case KRN_BF16: pack_elements(2, cols, row, dst); break;
     case KRN_Q8_0: pack_blocks(KRN_Q8_0, cols, row, dst); break; /* small blocks want their fields known to the compiler */
-    case KRN_Q4_0: case KRN_IQ4_NL: pack_blocks(KRN_Q4_0, cols, row, dst); break;
+    case KRN_F8_SCALED: pack_f8(cols, row, dst); break;
+    case KRN_Q4_0: case KRN_IQ4_NL: case KRN_INT4: pack_blocks(KRN_Q4_0, cols, row, dst); break;
     case KRN_Q4_1: pack_blocks(KRN_Q4_1, cols, row, dst); break;
     case KRN_Q5_0: pack_blocks(KRN_Q5_0, cols, row, dst); break;
     default: pack_blocks(t, cols, row, dst); break;
@@ -203,6 +221,16 @@ static bool tiled_row(const struct krn_weight *w, uint32_t r, float *dst)
     unsigned i = r % R;
     size_t bytes = krn_types[w->type].block_bytes;
     const uint8_t *tile = (const uint8_t *)w->data + (size_t)(r / R) * R * krn_row_bytes(w->type, w->cols);
+    if (w->type == KRN_F8_SCALED) {
+        float scale;
+        const uint8_t *v = tile + (w->cols + KRN_F8_BLOCK - 1) / KRN_F8_BLOCK * R * sizeof scale;
+        for (uint32_t c = 0; c < w->cols; c++) {
+            memcpy(&scale, tile + (c / KRN_F8_BLOCK * R + i) * sizeof scale, sizeof scale);
+            krn_expand(KRN_F8_E4M3, v + (size_t)c * R + i, 1, dst + c);
+            dst[c] = scale * dst[c];
+        }
+        return true;
+    }
     if (krn_types[w->type].block == 1) {
         for (uint32_t c = 0; c < w->cols; c += BLOCK) {
             uint32_t n = w->cols - c < BLOCK ? w->cols - c : BLOCK;

@@ -11,6 +11,7 @@
  *   Q5_1     d f16; m f16; 1 w fifth bits; 4 w nibbles                                                      = 16 * 24
  *   IQ4_NL   d f16; 4 w nibbles                                                                             = 16 * 18
  *   MXFP4    e u8; 4 w nibbles                                                                              = 16 * 17
+ *   INT4     d bf16; 4 w nibbles                                                                            = 16 * 18
  * and of 256 columns, 8 sub-blocks of 32:
  *   Q2_K     d f16; dmin f16; 4 w scales; 16 w two-bit quants                                               = 16 * 84
  *   Q3_K     d f16; 3 w scales; 8 w third bits; 16 w two-bit quants                                         = 16 * 110
@@ -18,6 +19,7 @@
  *   Q5_K     d f16; dmin f16; 3 w scales; 8 w fifth bits; 32 w nibbles                                      = 16 * 176
  *   Q6_K     d f16; 4 w scales; twice, for 128 columns each: 16 w nibbles, 8 w upper two bits               = 16 * 210
  *   IQ4_XS   d f16; upper scale bits u16; 1 w lower scale bits; 32 w nibbles                                = 16 * 136
+ * F8_SCALED: [tile]{ scales f32, one for each 128 columns, as [scale][16 rows]; quants, a byte a column, as [col][16 rows] }.
  * Fields move, the bytes inside a field stay in published order: in the types of 32 columns and in IQ4_XS byte j of word g
  * holds column 4g + j of the (sub-)block in its low and column 16 + 4g + j in its high bits; in the K types, whose bytes
  * hold 2, 4 or 8 sub-blocks, column 4g + j of each of them. Bits move in one place only: of the 32 fifth bits of Q5_0 and

@@ -17,6 +17,7 @@ const struct krn_type_info krn_types[KRN_TYPE_COUNT] = {
     [KRN_Q2_K] = {"Q2_K", 256, 84},    [KRN_Q3_K] = {"Q3_K", 256, 110},   [KRN_Q4_K] = {"Q4_K", 256, 144},
     [KRN_Q5_K] = {"Q5_K", 256, 176},   [KRN_Q6_K] = {"Q6_K", 256, 210},   [KRN_IQ4_NL] = {"IQ4_NL", 32, 18},
     [KRN_IQ4_XS] = {"IQ4_XS", 256, 136}, [KRN_MXFP4] = {"MXFP4", 32, 17},
+    [KRN_INT4] = {"INT4", 32, 18},     [KRN_F8_SCALED] = {"F8_E4M3+scales", 1, 1},
 };
 
 /* ggml's numbers; the gaps are types without an expansion here. */
@@ -45,6 +46,8 @@ int krn_type_from_safetensors(const char *s, size_t n)
 size_t krn_row_bytes(enum krn_type t, uint64_t n)
 {
     const struct krn_type_info *i = &krn_types[t];
+    if (t == KRN_F8_SCALED)
+        return n > SIZE_MAX / 8 ? 0 : (size_t)(n + (n + KRN_F8_BLOCK - 1) / KRN_F8_BLOCK * sizeof(float));
     if (n % i->block || n / i->block > SIZE_MAX / i->block_bytes)
         return 0;
     return (size_t)(n / i->block) * i->block_bytes;
@@ -139,6 +142,25 @@ static void q4_0(const uint8_t *p, float *y)
     for (int j = 0; j < 16; j++) {
         y[j] = d * (float)((p[2 + j] & 15) - 8);
         y[16 + j] = d * (float)((p[2 + j] >> 4) - 8);
+    }
+}
+
+static void int4(const uint8_t *p, float *y)
+{
+    float d = krn_bf16_to_f32(le16(p));
+    for (int j = 0; j < 16; j++) {
+        y[j] = d * (float)((p[2 + j] & 15) - 8);
+        y[16 + j] = d * (float)((p[2 + j] >> 4) - 8);
+    }
+}
+
+static void f8_scaled(const uint8_t *p, size_t n, float *y)
+{
+    const uint8_t *v = p + (n + KRN_F8_BLOCK - 1) / KRN_F8_BLOCK * sizeof(float);
+    for (size_t i = 0; i < n; i++) {
+        float s;
+        memcpy(&s, p + i / KRN_F8_BLOCK * sizeof s, sizeof s);
+        y[i] = s * f8_e4m3(v[i]);
     }
 }
 
@@ -279,6 +301,7 @@ static void expand_block(enum krn_type t, const uint8_t *p, float *y)
     case KRN_Q6_K: q6_k(p, y); break;
     case KRN_IQ4_NL: nibbles(p + 2, krn_iq4_values, half(p), y); break;
     case KRN_IQ4_XS: iq4_xs(p, y); break;
+    case KRN_INT4: int4(p, y); break;
     case KRN_MXFP4: nibbles(p + 1, krn_e2m1_doubled, krn_e8m0_half(p[0]), y); break;
     default: break;
     }
@@ -308,6 +331,9 @@ bool krn_expand(enum krn_type t, const void *src, size_t n, float *dst)
         return false;
     case KRN_F32:
         memcpy(dst, src, n * sizeof *dst);
+        return true;
+    case KRN_F8_SCALED:
+        f8_scaled(src, n, dst);
         return true;
     default:
         break;

@@ -15,6 +15,9 @@ enum krn_type {
     KRN_Q4_0, KRN_Q4_1, KRN_Q5_0, KRN_Q5_1, KRN_Q8_0,
     KRN_Q2_K, KRN_Q3_K, KRN_Q4_K, KRN_Q5_K, KRN_Q6_K,
     KRN_IQ4_NL, KRN_IQ4_XS, KRN_MXFP4,
+    /* Rows that offload/packed.h puts together from values and scales which safetensors keep apart: */
+    KRN_INT4,     /* blocks of 32: bf16 d, then nibbles as in Q4_0; d * (nibble - 8) */
+    KRN_F8_SCALED,/* a row: an f32 scale for each 128 columns, then an E4M3 byte a column; scale * value */
     KRN_TYPE_COUNT
 };
 struct krn_type_info {
@@ -24,12 +27,14 @@ struct krn_type_info {
 };
 extern const struct krn_type_info krn_types[KRN_TYPE_COUNT];
 
-/* Bytes of one row of n elements as published; 0 when n is not a multiple of the block. */
+#define KRN_F8_BLOCK 128 /* columns that share a scale of F8_SCALED */
+
+/* Bytes of one row of n elements as published (INT4, F8_SCALED: as above); 0 when n is not a multiple of the block. */
 size_t krn_row_bytes(enum krn_type t, uint64_t n);
 int krn_type_from_ggml(uint32_t ggml_type);                 /* -1: unknown */
 int krn_type_from_safetensors(const char *s, size_t n);     /* "BF16", "F8_E4M3", ...; -1: unknown */
 
-/* Expands n elements (a multiple of the block) of a published row to f32. false: no expansion for this type. */
+/* Expands n elements (a multiple of the block; F8_SCALED: a whole row) of a published row to f32. false: no expansion for this type. */
 bool krn_expand(enum krn_type t, const void *src, size_t n, float *dst);
 
 /* Tables that 4-bit types index: IQ4_NL and IQ4_XS; MXFP4 (e2m1, doubled, so that its scale is halved). */

@@ -39,16 +39,21 @@ void off_source_close(struct off_source *s)
 
 uint64_t off_unit_bytes(const struct off_part *p)
 {
-    uint64_t tile = KRN_TILE_ROWS * krn_row_bytes(p->type, p->cols);
-    if (p->layout != KRN_TILED)
+    uint64_t tile = KRN_TILE_ROWS * off_part_row(p);
+    if (p->layout != KRN_TILED && !p->packed)
         return UNIT;
     return tile >= UNIT ? tile : UNIT / tile * tile;
 }
 
+/* A tile of rows put together, and the scales they need. */
+static size_t tile_bytes(const struct off_part *p) { return KRN_TILE_ROWS * krn_row_bytes(p->type, p->cols); }
+static size_t scale_bytes(const struct off_part *p) { return KRN_TILE_ROWS * (size_t)off_packed_scale_bytes(p->packed); }
+
 size_t off_stage_bytes(const struct off_source *s, const struct off_part *p)
 {
     uint64_t n = off_unit_bytes(p);
-    return ((size_t)(n > UNIT ? n : UNIT) + s->edge + PAGE - 1) & ~(size_t)(PAGE - 1);
+    size_t more = p->packed ? tile_bytes(p) + scale_bytes(p) : 0; /* what fill_packed puts behind the unit */
+    return ((size_t)(n > UNIT ? n : UNIT) + s->edge + more + PAGE - 1) & ~(size_t)(PAGE - 1);
 }
 
 /* The aligned span around a run, past the page cache. NULL: not this way. */
@@ -99,31 +104,93 @@ static int fill_plain(struct off_source *s, const struct off_part *p, uint64_t a
     return rc;
 }
 
-/* A tiled part: whole tiles side by side in the stage, then packed. Rows that lie apart in the file are gathered through the
- * cache, since the stage is taken. */
+/* Rows side by side in the stage. Rows that lie apart in the file are gathered through the cache, since the stage is taken. */
+static int read_rows(struct off_source *s, const struct off_part *p, uint64_t at, uint64_t n, uint8_t *stage, const uint8_t **src, struct err *e)
+{
+    uint32_t file;
+    uint64_t offset, run = off_part_run(p, at, &file, &offset);
+    int rc = ERR_OK;
+    if ((*src = s->direct && run >= n ? read_direct(s, stage, file, offset, (size_t)n) : NULL))
+        return ERR_OK;
+    *src = stage;
+    for (uint64_t k = 0; rc == ERR_OK && k < n; k += run) {
+        run = off_part_run(p, at + k, &file, &offset);
+        if (run > n - k)
+            run = n - k;
+        rc = read_cached(s, p->name, file, offset, (size_t)run, stage + k, e);
+    }
+    return rc;
+}
+
+/* The rows of scales that up to 16 rows need, one behind the other; rows that share one read it once. */
+static int read_scales(struct off_source *s, const struct off_part *p, uint64_t row0, uint64_t n, uint8_t *dst, const uint8_t **scales, struct err *e)
+{
+    const struct off_packed *k = p->packed;
+    uint64_t bytes = off_packed_scale_bytes(k), have[KRN_TILE_ROWS], offset;
+    uint32_t file;
+    for (uint64_t i = 0, begin = 0, runs = 0; i < n; i++) { /* neighbours are read together */
+        off_part_run(p, (row0 + i) * k->row_bytes, &file, &offset);
+        have[i] = off_packed_scale_row(k, offset);
+        if (have[i] >= k->scales->bytes / bytes)
+            return err_set(e, ERR_INVALID, "tensor \"%s\": expected %" PRIu64 " rows of scales, found %" PRIu64, k->scales->name, have[i] + 1, k->scales->bytes / bytes);
+        bool same = i && have[i] == have[i - 1];
+        runs += !same;
+        scales[i] = dst + (runs - 1) * bytes;
+        bool last = i + 1 == n;
+        if (!last) {
+            off_part_run(p, (row0 + i + 1) * k->row_bytes, &file, &offset);
+            uint64_t next = off_packed_scale_row(k, offset);
+            last = next != have[i] && next != have[i] + 1;
+        }
+        if (last) {
+            int rc = read_cached(s, k->scales->name, k->scales->file, k->scales->offset + have[begin] * bytes, (size_t)((have[i] - have[begin] + 1) * bytes),
+                                 (uint8_t *)scales[begin], e);
+            if (rc != ERR_OK)
+                return rc;
+            begin = i + 1;
+        }
+    }
+    return ERR_OK;
+}
+
+/* Values and scales from their two places, a tile at a time. */
+static int fill_packed(struct off_source *s, const struct off_part *p, uint64_t at, uint64_t n, uint8_t *slot, uint8_t *stage, struct err *e)
+{
+    size_t row = krn_row_bytes(p->type, p->cols), unit = off_stage_bytes(s, p) - tile_bytes(p) - scale_bytes(p);
+    uint8_t *tile = stage + unit, *room = tile + tile_bytes(p);
+    const uint8_t *src, *scales[KRN_TILE_ROWS];
+    uint64_t row0 = at / p->packed->row_bytes, rows = n / p->packed->row_bytes, col = 0;
+    int rc = read_rows(s, p, at, n, stage, &src, e);
+    for (uint64_t r = 0; rc == ERR_OK && r < rows; r += KRN_TILE_ROWS) {
+        uint64_t count = rows - r < KRN_TILE_ROWS ? rows - r : KRN_TILE_ROWS;
+        if ((rc = read_scales(s, p, row0 + r, count, room, scales, e)) != ERR_OK)
+            return rc;
+        for (uint64_t i = 0; i < count; i++)
+            if ((rc = off_packed_row(p->packed, p->cols, src + (r + i) * p->packed->row_bytes, scales[i], tile + i * row, &col)) != ERR_OK)
+                return err_set(e, rc, "tensors \"%s\" and \"%s\": row %" PRIu64 ", column %" PRIu64 ": a scale or value is no finite number", p->name, p->packed->scales->name, row0 + r + i, col);
+        if (p->layout == KRN_TILED)
+            krn_slot_pack(p->type, p->rows, p->cols, (row0 + r) / KRN_TILE_ROWS, 1, tile, row, slot);
+        else
+            memcpy(slot + (row0 + r) * row, tile, count * row);
+    }
+    return rc;
+}
+
+/* A tiled part: whole tiles, then packed. */
 static int fill_tiled(struct off_source *s, const struct off_part *p, uint64_t at, uint64_t n, uint8_t *slot, uint8_t *stage, struct err *e)
 {
     size_t row = krn_row_bytes(p->type, p->cols);
-    uint32_t file;
-    uint64_t offset, run = off_part_run(p, at, &file, &offset);
-    const uint8_t *src = s->direct && run >= n ? read_direct(s, stage, file, offset, (size_t)n) : NULL;
-    if (!src) {
-        int rc = ERR_OK;
-        for (uint64_t k = 0; rc == ERR_OK && k < n; k += run) {
-            run = off_part_run(p, at + k, &file, &offset);
-            if (run > n - k)
-                run = n - k;
-            rc = read_cached(s, p->name, file, offset, (size_t)run, stage + k, e);
-        }
-        if (rc != ERR_OK)
-            return rc;
-        src = stage;
-    }
+    const uint8_t *src;
+    int rc = read_rows(s, p, at, n, stage, &src, e);
+    if (rc != ERR_OK)
+        return rc;
     krn_slot_pack(p->type, p->rows, p->cols, at / row / KRN_TILE_ROWS, (n / row + KRN_TILE_ROWS - 1) / KRN_TILE_ROWS, src, row, slot);
     return ERR_OK;
 }
 
 int off_fill(struct off_source *s, const struct off_part *p, uint64_t at, uint64_t n, uint8_t *slot, uint8_t *stage, struct err *e)
 {
+    if (p->packed)
+        return fill_packed(s, p, at, n, slot, stage, e);
     return p->layout == KRN_TILED ? fill_tiled(s, p, at, n, slot, stage, e) : fill_plain(s, p, at, n, slot + at, stage, e);
 }

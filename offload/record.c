@@ -9,7 +9,7 @@ static bool add(uint64_t a, uint64_t b, uint64_t *out) { return !__builtin_add_o
 /* The rows that the spans give, or false: rows of another length, strides that overlap, a count beyond 64 bits. */
 static bool rows_of(const struct off_part *p, uint64_t *rows)
 {
-    size_t row = krn_row_bytes(p->type, p->cols);
+    uint64_t row = off_part_row(p);
     *rows = 0;
     for (uint32_t i = 0; i < p->n_spans; i++) {
         const struct off_span *s = &p->spans[i];
@@ -34,10 +34,11 @@ int off_record_layout(struct off_record *r, struct err *e)
             return err_set(e, ERR_UNSUPPORTED, "%s: tensor \"%s\": expected a type and shape with a slot layout, found %s [%" PRIu64 ", %" PRIu64 "]", r->name,
                            p->name, (unsigned)p->type < KRN_TYPE_COUNT ? krn_types[p->type].name : "?", p->rows, p->cols);
         if (!rows_of(p, &rows) || rows != p->rows)
-            return err_set(e, ERR_INVALID, "%s: tensor \"%s\": expected spans of %" PRIu64 " rows of %zu bytes, found %" PRIu64 " rows", r->name, p->name, p->rows,
-                           krn_row_bytes(p->type, p->cols), rows);
+            return err_set(e, ERR_INVALID, "%s: tensor \"%s\": expected spans of %" PRIu64 " rows of %" PRIu64 " bytes, found %" PRIu64 " rows", r->name, p->name, p->rows,
+                           off_part_row(p), rows);
         p->slot_offset = at;
-        if (!add(at, bytes, &at) || !add(at, KRN_SLOT_ALIGN - 1, &at) || !add(file, off_part_bytes(p), &file))
+        if (!add(at, bytes, &at) || !add(at, KRN_SLOT_ALIGN - 1, &at) || !add(file, off_part_bytes(p), &file) ||
+            (p->packed && !add(file, (p->rows / p->packed->rows + 1) * off_packed_scale_bytes(p->packed), &file)))
             return err_set(e, ERR_INVALID, "%s: expected fewer than 2^64 bytes, found more at tensor \"%s\"", r->name, p->name);
         at &= ~(uint64_t)(KRN_SLOT_ALIGN - 1);
     }
@@ -47,7 +48,8 @@ int off_record_layout(struct off_record *r, struct err *e)
 }
 
 /* rows * row bytes fits: the slot, which is no smaller, did */
-uint64_t off_part_bytes(const struct off_part *p) { return p->rows * krn_row_bytes(p->type, p->cols); }
+uint64_t off_part_row(const struct off_part *p) { return p->packed ? p->packed->row_bytes : krn_row_bytes(p->type, p->cols); }
+uint64_t off_part_bytes(const struct off_part *p) { return p->rows * off_part_row(p); }
 
 uint64_t off_part_run(const struct off_part *p, uint64_t at, uint32_t *file, uint64_t *offset)
 {
@@ -72,6 +74,8 @@ uint64_t off_part_run(const struct off_part *p, uint64_t at, uint32_t *file, uin
 
 int off_part_check(const struct off_part *p, const off_catalog *c, struct err *e)
 {
+    if (p->packed && off_catalog_file(c, p->packed->scales->file)->fd < 0)
+        return err_set(e, ERR_IO, "%s: tensor \"%s\": expected the file to be open, found it missing", off_catalog_file(c, p->packed->scales->file)->base, p->packed->scales->name);
     for (uint32_t i = 0; i < p->n_spans; i++) {
         const struct off_span *s = &p->spans[i];
         uint64_t a, b, end;

@@ -14,6 +14,7 @@
 #include "base/pool.h"
 #include "kernels/slot.h"
 #include "offload/catalog.h"
+#include "offload/packed.h"
 
 /* Rows of published bytes: n_outer groups of n_rows rows of row_bytes each. A plain matrix has n_outer 1. */
 struct off_span {
@@ -26,7 +27,8 @@ struct off_part {
     enum krn_type type;
     enum krn_layout layout;
     uint64_t rows, cols;
-    const struct off_span *spans; uint32_t n_spans;
+    const struct off_span *spans; uint32_t n_spans; /* packed: rows of the data tensor */
+    const struct off_packed *packed; /* values and scales apart in the files; NULL: rows of `type` as they are. Borrowed */
     uint64_t slot_offset;         /* set by off_record_layout: multiple of KRN_SLOT_ALIGN */
     uint32_t weight;              /* index in the plan's weight table */
 };

@@ -4,7 +4,8 @@
 #include "offload/fill.h"
 #include "offload/weights.h"
 
-/* A part as a stream: its rows one after another, as published. Bytes of it. */
+/* A part as a stream: its rows one after another, as published (packed: without their scales). Bytes of a row, bytes of it. */
+uint64_t off_part_row(const struct off_part *p);
 uint64_t off_part_bytes(const struct off_part *p);
 /* The run of file bytes that begins at byte `at` of the stream: its length (0: past the end), file and offset. */
 uint64_t off_part_run(const struct off_part *p, uint64_t at, uint32_t *file, uint64_t *offset);

@@ -36,6 +36,25 @@ START_TEST(block_values)
 }
 END_TEST
 
+/* Types that no file has: a bf16 scale with nibbles, f32 scales of 128 columns with bytes; by hand. */
+START_TEST(put_together)
+{
+    uint8_t b[18] = {0x40, 0x3f, 0x8f}, row[4 * 2 + 130]; /* 0.75; columns 0 and 16: 15 - 8 and 8 - 8 */
+    float got[130], s[2] = {2, -0.5f};
+    ck_assert(krn_expand(KRN_INT4, b, 32, got));
+    ck_assert(got[0] == 0.75f * 7 && got[16] == 0 && got[1] == 0.75f * -8 && got[31] == 0.75f * -8);
+    ck_assert_uint_eq(krn_row_bytes(KRN_INT4, 64), 36);
+    ck_assert_uint_eq(krn_row_bytes(KRN_F8_SCALED, 130), sizeof row);
+    ck_assert_uint_eq(krn_row_bytes(KRN_F8_SCALED, 128), 132);
+    memcpy(row, s, sizeof s);
+    memset(row + 8, 0x38, 130); /* 1 */
+    row[8 + 127] = 0xfe;        /* -448 */
+    row[8 + 129] = 0x01;        /* 2^-9 */
+    ck_assert(krn_expand(KRN_F8_SCALED, row, 130, got));
+    ck_assert(got[0] == 2 && got[127] == -896 && got[128] == -0.5f && got[129] == -0x1p-10f);
+}
+END_TEST
+
 START_TEST(half_all)
 {
     for (uint32_t h = 0; h < 65536; h++) {
@@ -124,6 +143,7 @@ int main(void)
     tcase_add_test(core, small_floats);
     tcase_add_test(core, names_and_sizes);
     tcase_add_test(limits, half_all);
+    tcase_add_test(limits, put_together);
     tcase_add_test(limits, half_rounding);
     suite_add_tcase(s, core);
     suite_add_tcase(s, limits);
