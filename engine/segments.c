@@ -99,7 +99,7 @@ static int packed_of(struct packer *k, const struct eng_tensor *t, const struct 
     p->matrix_rows = rows.n_dims > 1 ? rows.dims[rows.n_dims - 2] : 1;
     p->n = p->scales->n_dims ? p->scales->dims[p->scales->n_dims - 1] : 1;
     p->cols = cols;
-    if (p->kind == OFF_PACKED_FP8 && p->n * p->scales->n_dims && kind == ENG_FORM_FP8_BLOCK) {
+    if (kind == ENG_FORM_FP8_BLOCK) {
         p->rows = k->c->b.scale_block[0];
         p->cols = k->c->b.scale_block[1];
     } else if (kind == ENG_FORM_FP8_ROW && p->scales->bytes == krn_types[p->scales->type].block_bytes) {
