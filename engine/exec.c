@@ -187,6 +187,98 @@ int eng_exec_run(eng_exec *x, const struct krn_step *step, void (*tap)(void *ctx
     return rc;
 }
 
+/* ---- numbers that are none ---------------------------------------------------------------------------------- */
+static bool finite_rows(eng_exec *x, const struct krn_view *v, uint32_t first, uint32_t n)
+{
+    for (uint32_t r = first; r < first + n; r++) {
+        const float *row = x->api->row(x->backend, v, r);
+        for (uint32_t h = 0; h < v->heads; h++, row += v->head_stride) {
+            uint32_t bad = 0;
+            for (uint32_t i = 0; i < v->dim; i++) {
+                uint32_t u;
+                memcpy(&u, &row[i], sizeof u);
+                bad |= (u & 0x7f800000) == 0x7f800000;
+            }
+            if (bad)
+                return false;
+        }
+    }
+    return true;
+}
+
+/* One segment call by call on a step of one sequence; *op: the first call whose result is not finite, n_ops where there is none. */
+static int blame_segment(eng_exec *x, const struct eng_segment *s, const struct krn_step *step, uint32_t *op, struct err *e)
+{
+    int rc = ERR_OK;
+    uint32_t leased = 0;
+    for (; leased < s->n_records && !rc; leased += !rc)
+        rc = off_lease(x->weights, s->records[leased], e);
+    for (*op = s->op0; *op < s->op0 + s->n_ops && !rc; ++*op) {
+        const struct krn_op *o = &x->plan->ops[*op];
+        krn_list *l = NULL;
+        if (o->code == KRN_EXPERTS)
+            rc = lease_experts(x, o, step->n_tokens, e);
+        if (rc || (rc = x->api->record(x->backend, o, 1, x->plan->weights, &l, e)))
+            break;
+        if (!(rc = x->api->submit(x->backend, l, step, e)))
+            rc = x->api->wait(x->backend, e);
+        x->api->list_free(l);
+        if (rc || !finite_rows(x, &o->out, 0, o->out.rows == KRN_ROWS_PICKED ? step->n_picks : step->n_tokens))
+            break;
+    }
+    while (x->n_leased)
+        off_release(x->weights, x->leased[--x->n_leased]);
+    while (leased)
+        off_release(x->weights, s->records[--leased]);
+    return rc;
+}
+
+/* What it writes are that sequence's own pages and state. */
+int eng_exec_blame(eng_exec *x, const struct krn_step *step, uint32_t k, struct err *e)
+{
+    const struct krn_seq *q = &step->seqs[k];
+    struct krn_seq one = {0, q->count, q->pos0};
+    struct krn_pages groups[16];
+    struct krn_step alone = *step;
+    uint32_t op;
+    alone.n_tokens = q->count;
+    alone.n_picks = 0;
+    alone.n_seqs = 1;
+    alone.seqs = &one;
+    alone.tokens = step->tokens + q->first;
+    alone.pos = step->pos + q->first;
+    for (unsigned i = 0; i < 3; i++)
+        alone.pos_rows[i] = step->pos_rows[i] ? step->pos_rows[i] + q->first : NULL;
+    alone.image_id = step->image_id ? step->image_id + q->first : NULL;
+    alone.slots = step->slots ? step->slots + k : NULL;
+    if (step->n_groups > sizeof groups / sizeof *groups)
+        return err_set(e, ERR_FORMAT, "a result is not a finite number");
+    for (uint32_t i = 0; i < step->n_groups; i++) {
+        groups[i] = step->groups[i];
+        groups[i].tables += (size_t)k * groups[i].table_stride;
+    }
+    alone.groups = groups;
+    for (uint32_t i = 0; i < x->plan->n_segments; i++) {
+        const struct eng_segment *s = &x->plan->segments[i];
+        int rc = blame_segment(x, s, &alone, &op, e);
+        if (rc)
+            return rc;
+        if (op < s->op0 + s->n_ops)
+            return err_set(e, ERR_FORMAT, "%s, operator %s: a result is not a finite number (the weights or the input are beyond what f32 can hold)", s->name,
+                           krn_op_name(x->plan->ops[op].code));
+    }
+    return err_set(e, ERR_FORMAT, "a result is not a finite number");
+}
+
+bool eng_exec_finite(eng_exec *x, const struct krn_step *step, uint32_t k)
+{
+    const struct eng_tap *last = NULL;
+    for (uint32_t i = 0; i < x->plan->n_taps; i++)
+        if (!strcmp(x->plan->taps[i].reg, "x") && x->plan->taps[i].layer == x->plan->layers - 1)
+            last = &x->plan->taps[i];
+    return !last || finite_rows(x, &last->view, step->seqs[k].first, step->seqs[k].count);
+}
+
 const float *eng_exec_row(eng_exec *x, const struct krn_view *v, uint32_t row) { return x->api->row(x->backend, v, row); }
 size_t eng_exec_times(eng_exec *x, struct krn_time *out, size_t max) { return x->api->times(x->backend, out, max); }
 const char *eng_exec_isa(const eng_exec *x) { return x->api->isa(x->backend); }

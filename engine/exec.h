@@ -20,6 +20,11 @@ int eng_exec_open(eng_exec **out, struct eng_plan *p, off_weights *w, const stru
 void eng_exec_close(eng_exec *x);
 /* After each segment (lists done, weights still leased) tap(ctx, segment) is called when not NULL: verify reads registers. */
 int eng_exec_run(eng_exec *x, const struct krn_step *step, void (*tap)(void *ctx, uint32_t segment), void *ctx, struct err *e);
+/* Are sequence k's rows finite where the layers of the step that just ran end. */
+bool eng_exec_finite(eng_exec *x, const struct krn_step *step, uint32_t k);
+/* They are not: runs them again, call by call and alone, to say where they go wrong. Always an error, ERR_FORMAT with layer and
+ * operator; the registers of the step are lost. */
+int eng_exec_blame(eng_exec *x, const struct krn_step *step, uint32_t k, struct err *e);
 const float *eng_exec_row(eng_exec *x, const struct krn_view *v, uint32_t row); /* valid until the next run */
 size_t eng_exec_times(eng_exec *x, struct krn_time *out, size_t max); /* krn_backend_api.times */
 const char *eng_exec_isa(const eng_exec *x);

@@ -191,6 +191,11 @@ static void run_step(eng_engine *g)
             eng_seq_finish(g, s, ENG_FAILED, &e);
             continue;
         }
+        if (!eng_exec_finite(g->exec, &g->step, k)) { /* named below: that takes the registers which others still need */
+            pick += s->n_past + g->row_seq[k].count == s->n_tokens;
+            continue;
+        }
+        g->row_owner[k] = NULL;
         s->n_past += g->row_seq[k].count;
         g->served[s->tenant] += g->row_seq[k].count;
         if (g->prefix)
@@ -201,6 +206,12 @@ static void run_step(eng_engine *g)
             take_token(g, s, pick++);
         }
     }
+    for (uint32_t k = 0; k < g->step.n_seqs && !rc; k++)
+        if (g->row_owner[k]) {
+            eng_exec_blame(g->exec, &g->step, k, &e);
+            log_error("request %llu failed: %s", (unsigned long long)g->row_owner[k]->id, e.msg);
+            eng_seq_finish(g, g->row_owner[k], ENG_FAILED, &e);
+        }
     struct off_weights_stats w;
     off_weights_stats(g->weights, &w);
     pthread_mutex_lock(&g->lock);

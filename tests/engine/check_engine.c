@@ -26,6 +26,7 @@ struct req {
     enum eng_finish finish;
     struct eng_usage usage;
     bool token_after_done;
+    char error[400];
 };
 struct box {
     unsigned long allocs_at[OUT]; /* allocations of the process when request 1's n-th token came */
@@ -60,6 +61,8 @@ static void on_event(void *ctx, const struct eng_event *ev)
         r->finish = ev->finish;
         r->stop = ev->stop;
         r->usage = *ev->usage;
+        if (ev->err)
+            snprintf(r->error, sizeof r->error, "%s", ev->err->msg);
     }
     pthread_cond_broadcast(&b->cond);
     pthread_mutex_unlock(&b->lock);
@@ -338,6 +341,51 @@ START_TEST(shaping)
 }
 END_TEST
 
+/* A token whose embedding is no number ends the requests that hold it, with layer and operator, and no other: the rest has the same
+ * tokens as without it. */
+START_TEST(no_number)
+{
+    static struct box b;
+    static struct req plain[MAX];
+    struct eng_config c = conf();
+    struct err e = {0};
+    off_catalog *cat;
+    enum { BAD = 250 };
+    char path[300];
+    float nan[TINY_HIDDEN];
+    snprintf(path, sizeof path, "%s.nan", model);
+    tiny_llama_write(path, &(struct tiny_llama){.untied = true, .f32 = true});
+    c.model_path = path;
+    c.prefix_off = true;
+    alone(&c, 3, 0, plain);
+    ck_assert_int_eq(off_catalog_open(&cat, path, 0, &e), ERR_OK);
+    const struct off_tensor *t = off_catalog_find(cat, "token_embd.weight", strlen("token_embd.weight"));
+    ck_assert(t && t->type == KRN_F32 && t->dims[1] == TINY_HIDDEN);
+    for (int i = 0; i < TINY_HIDDEN; i++)
+        nan[i] = i == 40 ? NAN : 0.5f;
+    FILE *file = fopen(path, "r+b");
+    ck_assert(file && !fseek(file, (long)(t->offset + BAD * sizeof nan), SEEK_SET) && fwrite(nan, sizeof nan, 1, file) == 1 && !fclose(file));
+    off_catalog_close(cat);
+    open_box(&b, &c);
+    for (uint32_t i = 1; i <= 3; i++) { /* each beside a request that fails */
+        int32_t ids[9] = {4, 5, 6, 7, 8, 9, 10, 11, 12};
+        ids[3 * i - 1] = BAD;
+        struct eng_request r = {.id = 10 + i, .ids = ids, .n_ids = 9, .max_tokens = 8, .ignore_eos = true, .sampling = {.top_p = 1}};
+        ck_assert_int_eq(submit(&b, i, 5 + 7 * i, 24, 0, &e), ERR_OK);
+        ck_assert_int_eq(eng_submit(b.g, &r, &e), ERR_OK);
+    }
+    for (uint32_t i = 1; i <= 3; i++) {
+        wait_done(&b, i);
+        wait_done(&b, 10 + i);
+        same(&b.r[i], &plain[i], "beside a failed request");
+        ck_assert(b.r[10 + i].finish == ENG_FAILED && b.r[10 + i].n == 0);
+        ck_assert_msg(strstr(b.r[10 + i].error, "embed, operator embed: a result is not a finite number"), "%s", b.r[10 + i].error);
+    }
+    eng_close(b.g);
+    unlink(path);
+}
+END_TEST
+
 /* After warm-up a token allocates nothing: not in the scheduler, not in kernels, not in sampling. */
 START_TEST(allocations)
 {
@@ -507,6 +555,7 @@ int main(void)
     tcase_add_test(t, preemption);
     tcase_add_test(t, resume);
     tcase_add_loop_test(t, shaping, 0, 2);
+    tcase_add_test(t, no_number);
     tcase_add_loop_test(t, allocations, 0, 3);
     tcase_add_test(t, stop_strings);
     suite_add_tcase(s, t);
