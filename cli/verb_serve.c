@@ -23,11 +23,12 @@
 #include "cli/notify.h"
 #include "cli/state.h"
 #include "cli/verbs.h"
+#include "gateway/gateway.h"
 
 enum { PATH_BYTES = 4096, GRACE_MS = 5000, RUN_TRIES = 100 };
 struct serve_flags {
     struct cli_service service;
-    const char *host, *tls_cert, *tls_key, *keys, *api_key, *state;
+    const char *host, *tls_cert, *tls_key, *keys, *api_key, *state, *gateway_config;
     int64_t port;
     bool no_tls;
 };
@@ -40,6 +41,7 @@ static const struct cli_flag flags[] = {
     {{"no-tls", CONF_BOOL, AT(no_tls), 0, 0, NULL}, NULL, NULL, "plain HTTP, on this machine only"},
     {{"keys", CONF_STR, AT(keys), 0, 0, NULL}, NULL, "FILE", "keys file: SHA-256 of a key, tenant, limits"},
     {{"api-key", CONF_STR, AT(api_key), 0, 0, NULL}, NULL, "K", "one key (default: generated, kept in the state directory)"},
+    {{"gateway-config", CONF_STR, AT(gateway_config), 0, 0, NULL}, NULL, "FILE", "more of conf/gateway.conf: proxies, logs, limits, admin; not what serve has a flag for"},
     {{"state", CONF_STR, AT(state), 0, 0, NULL}, NULL, "DIR", "state directory (default $XDG_STATE_HOME/sluice or ~/.local/state/sluice)"},
 };
 
@@ -51,6 +53,7 @@ struct server {
     struct cli_child engine, gateway;
     unsigned port;
     char key[2048], ca[2048]; /* as the gateway told */
+    struct buf more; /* lines of --gateway-config */
     bool announced, hangup_ends;
     struct arena mem;
 };
@@ -188,13 +191,49 @@ static int write_gateway_conf(struct server *s, struct err *e)
             rc = cli_put_string(&b, lines[i].name, lines[i].value, e);
     buf_printf(&b, "tls %s\nlog_level %s\nlog_json %s\ndrain_deadline %llums\n", f->no_tls ? "off" : "on", levels[f->service.log_level],
                f->service.log_json ? "on" : "off", (unsigned long long)f->service.drain_ms);
-    if (!rc)
+    if (!rc) {
+        buf_add(&b, s->more.data, s->more.len); /* last: it may lack its line end */
         rc = write_file(s->gateway_path, &b, e);
+    }
     buf_free(&b);
     return rc;
 }
 
+/* The lines of --gateway-config go behind our own. Read here as the gateway will read them, so that a mistake is told by its own file and line. */
+static int read_more(struct server *s, struct err *e)
+{
+    static const char *const ours[] = {"listen", "engine", "state_dir", "keys_file", "api_key", "tls", "tls_cert", "tls_key", "log_level", "log_json", "drain_deadline"};
+    const char *path = s->f.gateway_config;
+    struct gw_config c;
+    char line[8192];
+    gw_config_default(&c);
+    int rc = gw_config_read_file(&c, path, &s->mem, e);
+    FILE *f = rc ? NULL : fopen(path, "re");
+    if (!rc && !f)
+        rc = err_set(e, ERR_IO, "%s: %s", path, strerror(errno));
+    buf_init(&s->more, 1u << 20);
+    for (unsigned n = 1; !rc && fgets(line, sizeof line, f); n++) {
+        const char *at = line + strspn(line, " \t");
+        for (size_t i = 0; i < sizeof ours / sizeof *ours; i++)
+            if (!strncmp(at, ours[i], strlen(ours[i])) && strchr(" \t\r\n", at[strlen(ours[i])]))
+                rc = err_set(e, ERR_INVALID, "%s:%u: %s: expected as a flag of serve", path, n, ours[i]);
+        buf_str(&s->more, line);
+    }
+    if (f)
+        fclose(f);
+    return rc || !s->more.failed ? rc : err_set(e, ERR_INVALID, "%s: expected at most 1 MiB", path);
+}
+
 /* ---- telling people ------------------------------------------------------------------------------------------- */
+
+/* For a shell to read. */
+static void say_export(const char *name, const char *value)
+{
+    printf("export %s='", name);
+    for (; *value; value++)
+        *value == '\'' ? fputs("'\\''", stdout) : fputc(*value, stdout);
+    puts("'");
+}
 
 static void announce(struct server *s)
 {
@@ -202,17 +241,20 @@ static void announce(struct server *s)
     const char *host = !strcmp(f->host, "0.0.0.0") ? "127.0.0.1" : !strcmp(f->host, "::") || !strcmp(f->host, "[::]") ? "::1" : f->host;
     const char *key = f->api_key ? f->api_key : *s->key ? s->key : NULL;
     bool six = strchr(host, ':') && host[0] != '[';
-    char url[512];
+    char url[512], base[520];
     snprintf(url, sizeof url, six ? "http%s://[%s]:%u" : "http%s://%s:%u", f->no_tls ? "" : "s", host, s->port);
     printf("# listening on %s, model %s\n", url, s->engine_conf.mock.text ? "a mock" : s->engine_conf.engine.model);
     printf("# in a browser: %s/ (chat), %s/dashboard\n", url, url);
     if (f->keys)
         printf("# keys: %s\n", f->keys);
-    printf("export OPENAI_BASE_URL=%s/v1\n", url);
+    snprintf(base, sizeof base, "%s/v1", url);
+    say_export("OPENAI_BASE_URL", base);
     if (key)
-        printf("export OPENAI_API_KEY=%s\n", key);
-    if (!f->no_tls)
-        printf("export NODE_EXTRA_CA_CERTS='%s'\nexport SSL_CERT_FILE='%s'\n", s->ca, s->ca);
+        say_export("OPENAI_API_KEY", key);
+    if (!f->no_tls) {
+        say_export("NODE_EXTRA_CA_CERTS", s->ca);
+        say_export("SSL_CERT_FILE", s->ca);
+    }
     if (fflush(stdout)) { /* nobody reads it: no reason to stop serving */
         log_warn("standard output: %s", strerror(errno));
         clearerr(stdout);
@@ -349,6 +391,8 @@ static int serve(struct server *s, struct err *e)
     if (s->f.no_tls && s->f.tls_cert)
         return err_set(e, ERR_INVALID, "--no-tls: expected no --tls-cert beside it");
     const struct cli_engine_conf *ce = &s->engine_conf;
+    if (s->f.gateway_config && (rc = read_more(s, e)))
+        return rc;
     if ((rc = cli_mock_check(&ce->mock, &ce->engine, e)) || (!ce->mock.text && (rc = cli_engine_config(&ce->engine, &ec, e))) || (rc = cli_signals_open(e)))
         return rc;
     cli_signals_ready();
@@ -381,6 +425,7 @@ int verb_serve(int argc, char **argv)
     }
     if (s.lock >= 0)
         close(s.lock);
+    buf_free(&s.more);
     arena_free(&s.mem);
     return rc < 0 ? CLI_OK : rc;
 }

@@ -28,34 +28,6 @@ static void answer_json(struct gw_app *a, gw_exchange *x, enum gw_route r, int s
 
 bool gw_app_anthropic(enum gw_route r) { return r == GW_ROUTE_MESSAGES || r == GW_ROUTE_COUNT; }
 
-void gw_app_error(struct gw_app *a, gw_exchange *x, enum gw_route r, const struct gw_api_error *ae)
-{
-    struct gw_header h[8];
-    char seconds[16];
-    struct buf b;
-    size_t n = 0;
-    if (ae->retry_after_s) {
-        snprintf(seconds, sizeof seconds, "%u", ae->retry_after_s);
-        h[n++] = (struct gw_header){"Retry-After", seconds};
-    }
-    if (ae->allow)
-        h[n++] = (struct gw_header){"Allow", ae->allow};
-    if (ae->status == 401)
-        h[n++] = (struct gw_header){"WWW-Authenticate", "Bearer"};
-    if (ae->no_retry)
-        h[n++] = (struct gw_header){"x-should-retry", "false"};
-    buf_init(&b, 1u << 16);
-    int status = ae->status;
-    if (gw_app_anthropic(r)) {
-        h[n++] = (struct gw_header){"request-id", gw_exchange_id(x)};
-        status = gw_anthropic_error(&b, ae, gw_exchange_id(x));
-    } else {
-        gw_out_error(&b, ae);
-    }
-    answer_json(a, x, r, status, h, n, &b);
-    buf_free(&b);
-}
-
 /* OpenAI's names; a reset is the time until the bucket is full again, in its notation ("12.500s"). */
 static void put_rate(struct gw_app_headers *h, const char *const names[3], size_t at, const struct gw_rate *r)
 {
@@ -81,6 +53,37 @@ void gw_app_headers(struct gw_app_headers *h, enum gw_route r, const gw_exchange
     put_rate(h, openai[1], 3, &rates.tokens);
     if (gw_app_anthropic(r))
         h->h[h->n++] = (struct gw_header){"request-id", gw_exchange_id(x)};
+}
+
+void gw_app_error(struct gw_app *a, gw_exchange *x, enum gw_route r, const struct gw_api_error *ae)
+{
+    struct gw_header h[12];
+    struct gw_app_headers rates;
+    char seconds[16];
+    struct buf b;
+    size_t n = 0;
+    gw_app_headers(&rates, r, x, gw_exchange_owner(x)); /* NULL: nobody's, a wrong key on a new connection */
+    for (; n < rates.n; n++)
+        h[n] = rates.h[n];
+    if (ae->retry_after_s) {
+        snprintf(seconds, sizeof seconds, "%u", ae->retry_after_s);
+        h[n++] = (struct gw_header){"Retry-After", seconds};
+    }
+    if (ae->allow)
+        h[n++] = (struct gw_header){"Allow", ae->allow};
+    if (ae->status == 401)
+        h[n++] = (struct gw_header){"WWW-Authenticate", "Bearer"};
+    if (ae->no_retry)
+        h[n++] = (struct gw_header){"x-should-retry", "false"};
+    buf_init(&b, 1u << 16);
+    int status = ae->status;
+    if (gw_app_anthropic(r)) {
+        status = gw_anthropic_error(&b, ae, gw_exchange_id(x));
+    } else {
+        gw_out_error(&b, ae);
+    }
+    answer_json(a, x, r, status, h, n, &b);
+    buf_free(&b);
 }
 
 /* ---- the queue's bound ------------------------------------------------------------------------------------ */
@@ -361,7 +364,7 @@ static void answer_metrics(struct gw_app *a, gw_exchange *x)
     size_t running = a->runs.n;
     pthread_mutex_unlock(&a->runs.lock);
     struct gw_metrics_now now = {.waiting = atomic_load(&a->waiting), .waiting_tokens = atomic_load(&a->waiting_tokens), .preparing = gw_work_waiting(a->cfg.work),
-                                 .running = running, .log_bytes = gw_journal_waiting(a->cfg.access) + gw_journal_waiting(a->cfg.usage),
+                                 .running = running, .pending = atomic_load(&a->pending), .log_bytes = gw_journal_waiting(a->cfg.access) + gw_journal_waiting(a->cfg.usage),
                                  .log_dropped = gw_journal_dropped(a->cfg.access) + gw_journal_dropped(a->cfg.usage),
                                  .engine = &es, .server = &sc, .rss_bytes = resident_bytes()};
     buf_init(&b, 1u << 20);

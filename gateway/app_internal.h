@@ -14,6 +14,7 @@ struct gw_app {
     struct gw_metrics metrics;
     struct gw_runs runs;
     atomic_size_t waiting, waiting_tokens;   /* submitted, not started */
+    atomic_size_t pending;                   /* bytes of text and tokens that came and were not given to an exchange: it lags, or wants all at once */
     atomic_uint_fast64_t service_ns;         /* moving mean of a request's prefill and decode; 0: none ended yet */
 };
 

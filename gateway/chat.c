@@ -24,6 +24,7 @@ static void choices_free(struct gw_chat *c)
 {
     for (uint32_t i = 0; i < c->n_choices; i++) {
         struct gw_choice *k = &c->choices[i];
+        atomic_fetch_sub(&c->app->pending, k->counted);
         buf_free(&k->pend);
         buf_free(&k->toks);
         buf_free(&k->text);
@@ -256,10 +257,14 @@ static void on_engine(void *ctx, const struct gw_stream_event *ev)
     if (end)
         settle(c, k, ev);
     pthread_mutex_lock(&c->lock);
+    size_t before = k->pend.len + k->toks.len;
     if (ev->n)
         buf_add(&k->pend, ev->text, ev->n);
     if (c->head.logprobs && ev->logprobs)
         keep_tokens(c, k, ev);
+    size_t more = k->pend.len + k->toks.len - before;
+    k->counted += more;
+    atomic_fetch_add(&c->app->pending, more);
     if (end) {
         k->ended = true;
         k->end = *ev;

@@ -246,6 +246,8 @@ void gw_chat_deliver(struct gw_chat *c)
         struct buf t = k->toks_out; /* empty: its memory serves again */
         if (k->finished)
             continue;
+        atomic_fetch_sub(&c->app->pending, k->counted);
+        k->counted = 0;
         k->end_taken = k->ended; /* all of its text is in what is taken now */
         k->text = k->pend;
         buf_init(&k->pend, ANSWER_BYTES_MAX);

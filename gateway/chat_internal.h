@@ -22,6 +22,7 @@ struct gw_choice {
     bool queued;                   /* client, after submit: a place in the queue is held */
 
     struct buf pend, toks;         /* lock: text and tokens (struct gw_lp_token) not yet given to the exchange */
+    size_t counted;                /* lock: of pend and toks, in app->pending */
     bool ended; struct gw_stream_event end;
 
     bool begun, end_taken, finished; /* loop: something went out; nothing more comes; its end went out */

@@ -5,6 +5,8 @@
 
 #include <arpa/inet.h>
 #include <errno.h>
+#include <malloc.h>
+#include <poll.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,6 +17,9 @@
 #include "base/log.h"
 #include "gateway/app.h"
 #include "gateway/cert.h"
+
+#define SPARE_MS 10000             /* how often a look is taken */
+#define SPARE_BYTES ((size_t)32 << 20) /* free, and more than what is in use: worth giving back */
 
 #define HOST_MAX 64
 
@@ -288,9 +293,23 @@ void gw_gateway_retire(gw_gateway *g)
     gw_gateway_stop(g);
 }
 
+/* Memory of a burst that is over goes back to the system: each thread's share of the heap keeps what once was in use. */
+static void give_back_memory(void)
+{
+#ifdef __GLIBC__
+    struct mallinfo2 m = mallinfo2();
+    if (m.fordblks > SPARE_BYTES && m.fordblks > m.uordblks)
+        malloc_trim(SPARE_BYTES / 4);
+#endif
+}
+
 unsigned gw_gateway_run(gw_gateway *g)
 {
+    struct pollfd p = {.fd = g->stop_fd, .events = POLLIN};
     uint64_t n;
+    int rc;
+    while ((rc = poll(&p, 1, SPARE_MS)) == 0 || (rc < 0 && errno == EINTR))
+        give_back_memory();
     while (read(g->stop_fd, &n, sizeof n) < 0 && errno == EINTR)
         ;
     if (!atomic_load(&g->retired))

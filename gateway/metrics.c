@@ -75,6 +75,7 @@ static void put_engine(const struct gw_engine_stats *s, struct buf *b)
     put(b, "counter", "resubmitted_total", "Requests sent again after the engine was lost.", s->resubmitted);
     put(b, "counter", "lost_total", "Requests given up because no engine came back in time.", s->lost);
     put(b, "gauge", "inflight_requests", "Requests at the engine, running or waiting.", s->streams);
+    put(b, "gauge", "engine_link_bytes", "Bytes of frames that the engine has not taken.", s->link_bytes);
     if (!s->has_engine)
         return;
     const struct eng_stats *e = &s->engine;
@@ -143,6 +144,7 @@ void gw_metrics_write(struct gw_metrics *m, const struct gw_metrics_now *now, st
     put(b, "gauge", "queue_tokens", "Their prompt tokens.", now->waiting_tokens);
     put(b, "gauge", "preparing_requests", "Requests whose prompt waits to be rendered.", now->preparing);
     put(b, "gauge", "requests_open", "Requests for text from their arrival to their end.", now->running);
+    put(b, "gauge", "answer_bytes_waiting", "Bytes of text and tokens from the engine that wait for a client that lags, or for the end of a whole answer.", now->pending);
     put(b, "gauge", "log_bytes_waiting", "Bytes of access and usage lines not yet written.", now->log_bytes);
     put(b, "counter", "log_lines_dropped_total", "Access and usage lines dropped because the disk is too slow.", now->log_dropped);
     put_engine(now->engine, b);

@@ -31,7 +31,7 @@ void gw_metrics_answer(struct gw_metrics *m, enum gw_route r, int status);
 void gw_histogram_add(struct gw_histogram *h, uint64_t ns);
 
 struct gw_metrics_now { /* gauges, gathered by the caller */
-    size_t waiting, waiting_tokens, preparing, running, log_bytes;
+    size_t waiting, waiting_tokens, preparing, running, pending, log_bytes;
     uint64_t log_dropped;
     const struct gw_engine_stats *engine;
     const struct gw_counters *server;

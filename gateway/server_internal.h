@@ -22,7 +22,7 @@
 #include "gateway/tickets.h"
 
 #define IN_BYTES 65536          /* a loop's input scratch */
-#define TLS_WARM 64             /* connections of a loop that keep their record buffers, 34 KB each; the others get them for each record */
+#define TLS_WARM 48             /* connections of a loop that keep their record buffers, 34 KB each; the others get them for each record */
 #define ANSWER_MAX (256u << 20) /* bytes of one whole answer */
 #define ID_MAX GW_REQUEST_ID_MAX
 #define PEER_MAX 56

@@ -145,7 +145,7 @@ static void start_as(struct proc *p, struct gw_client *c, const char *const *arg
     static char key[256], ca[256], url[256];
     start(p, args);
     ck_assert_msg(says(p, "export SSL_CERT_FILE='"), "it said: %s", p->text);
-    ck_assert(sscanf(strstr(p->text, "BASE_URL="), "BASE_URL=%255s", url) == 1 && sscanf(strstr(p->text, "API_KEY="), "API_KEY=%255s", key) == 1 &&
+    ck_assert(sscanf(strstr(p->text, "BASE_URL='"), "BASE_URL='%255[^']", url) == 1 && sscanf(strstr(p->text, "API_KEY='"), "API_KEY='%255[^']", key) == 1 &&
               sscanf(strstr(p->text, "CA_CERTS='"), "CA_CERTS='%255[^']", ca) == 1);
     *c = (struct gw_client){0};
     OK(gw_client_url(c, url, &e));
@@ -426,6 +426,46 @@ static int once(const char *a, const char *b, const char *c, const char *d)
     return finish(&p);
 }
 
+/* The rest of a gateway's configuration through serve, and a key that a shell would read otherwise. */
+START_TEST(more_config)
+{
+    struct proc p;
+    struct gw_client c;
+    struct buf b;
+    struct err e;
+    struct stat st;
+    char path[128], log[128];
+    int status = 0;
+    setup();
+    snprintf(path, sizeof path, "%s/more.conf", dir);
+    snprintf(log, sizeof log, "%s/access.log", dir);
+    FILE *f = fopen(path, "w");
+    fprintf(f, "access_log %s\ntrusted_proxies 192.0.2.1\npages off", log);
+    fclose(f);
+    const char *const args[] = {"serve", "--mock", "hi", "--port", "0", "--state", state, "--gateway-config", path, NULL};
+    start_as(&p, &c, args);
+    buf_init(&b, 1 << 20);
+    OK(gw_client_get(&c, "/", NULL, 0, &status, &b, &e));
+    ck_assert_int_eq(status, 404); /* pages are off */
+    buf_free(&b);
+    ck_assert_int_eq(finish_with(&p, SIGTERM), 0);
+    ck_assert(stat(log, &st) == 0 && st.st_size > 0);
+    const char *const odd[] = {"serve", "--mock", "hi", "--port", "0", "--state", state, "--api-key", "it's a $key", NULL};
+    start(&p, odd);
+    ck_assert(says(&p, "export OPENAI_API_KEY='it'\\''s a $key'\n"));
+    ck_assert_int_eq(finish_with(&p, SIGTERM), 0);
+    f = fopen(path, "w");
+    fprintf(f, "pages off\nlisten 127.0.0.1:1\n");
+    fclose(f);
+    ck_assert_int_eq(once("--mock", "hi", "--gateway-config", path), 2);
+    f = fopen(path, "w");
+    fprintf(f, "no_such_thing on\n");
+    fclose(f);
+    ck_assert_int_eq(once("--mock", "hi", "--gateway-config", path), 2);
+    teardown();
+}
+END_TEST
+
 START_TEST(errors)
 {
     struct proc p;
@@ -486,4 +526,4 @@ START_TEST(apart)
 }
 END_TEST
 
-SUITE("cli", "serve", core, restart, mock, loop, killed, taken, errors, apart)
+SUITE("cli", "serve", core, restart, mock, loop, killed, taken, more_config, errors, apart)

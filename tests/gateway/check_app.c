@@ -657,7 +657,9 @@ START_TEST(tenants)
     cfg.keys_file = path;
     open_all();
 #define ACME "Authorization: Bearer key-of-acme\r\nContent-Type: application/json\r\n"
-    expect_error(ask("POST", CHAT, ACME, chat_body("x", "\"max_tokens\":21")), 400, "invalid_value", "max_tokens");
+    r = ask("POST", CHAT, ACME, chat_body("x", "\"max_tokens\":21"));
+    expect_error(r, 400, "invalid_value", "max_tokens");
+    ck_assert_ptr_nonnull(strcasestr(r.head, "x-ratelimit-remaining-requests: 3\r"));
     r = ask("POST", CHAT, ACME, chat_body("x", "\"seed\":3")); /* the limit is also the default */
     expect_text(str_at(json_get(parse(r.body, r.n), "choices")->items[0], "message.content"), 3, 20);
     ck_assert_ptr_nonnull(strcasestr(r.head, "x-ratelimit-limit-requests: 4\r"));
