@@ -40,7 +40,7 @@ LIB    := $(B)/libsluice.a
 TESTS  := $(patsubst %.c,$(B)/%,$(wildcard tests/*/check_*.c))
 ifeq ($(V),tsan) # what has threads
 TESTS  := $(addprefix $(B)/tests/,base/check_pool base/check_log offload/check_weights offload/check_stream kernels/check_cpu_backend) \
-          $(addprefix $(B)/tests/engine/check_,engine link mock reuse) $(filter $(B)/tests/gateway/% $(B)/tests/cli/%,$(TESTS)) \
+          $(addprefix $(B)/tests/engine/check_,engine link mock reuse draft) $(filter $(B)/tests/gateway/% $(B)/tests/cli/%,$(TESTS)) \
           $(if $(T),$(B)/tests/$(dir $(T))check_$(notdir $(T)))
 endif
 HELPER := $(patsubst %.c,$(B)/%.o,$(filter-out $(ISA_SKIP),$(wildcard tests/support/*.c)))

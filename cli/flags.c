@@ -11,6 +11,7 @@
 static const char *const precisions[] = {"auto", "f32", NULL};
 static const char *const kernels[] = {"auto", "c", "avx2", "avx512", NULL};
 static const char *const switches[] = {"auto", "off", NULL};
+static const char *const drafts[] = {"auto", "off", "always", NULL};
 static const char *const kv_types[] = {"auto", "f32", "f16", "bf16", NULL};
 
 #define AT(field) offsetof(struct cli_engine, field)
@@ -23,6 +24,7 @@ const struct cli_flag cli_engine_flags[] = {
     {{"chunk", CONF_INT, AT(chunk), 0, 65536, NULL}, "-ub", "TOKENS", "most tokens computed in one step (default: as `check` shows, mostly 256)"},
     {{"page", CONF_INT, AT(page), 0, 4096, NULL}, NULL, "TOKENS", "tokens of a KV page, a multiple of 16 (default 64)"},
     {{"prefix", CONF_ENUM, AT(prefix), 0, 0, switches}, NULL, "auto|off", "off: prompts do not use KV pages of earlier ones that begin alike (same output, more work)"},
+    {{"draft", CONF_ENUM, AT(draft), 0, 0, drafts}, NULL, "auto|off|always", "auto: guess tokens from the text so far where that pays (same output, fewer steps); always: pays or not"},
     {{"kv-type", CONF_ENUM, AT(kv_type), 0, 0, kv_types}, NULL, "T", "KV cells: f32, f16, bf16 (default f16; f32 with --precision f32)"},
     {{"precision", CONF_ENUM, AT(precision), 0, 0, precisions}, NULL, "P", "auto: int8 activations meet quantised weights; f32: diagnosis"},
     {{"kernels", CONF_ENUM, AT(kernels), 0, 0, kernels}, NULL, "SET", "auto, c, avx2, avx512: equal bits, different speed"},
@@ -115,6 +117,7 @@ static int ram_bytes(const struct cli_engine *f, uint64_t *out, struct err *e)
 int cli_engine_config(const struct cli_engine *f, struct eng_config *c, struct err *e)
 {
     static const enum krn_type types[] = {KRN_TYPE_COUNT, KRN_F32, KRN_F16, KRN_BF16};
+    static const enum eng_draft_mode modes[] = {ENG_DRAFT_AUTO, ENG_DRAFT_OFF, ENG_DRAFT_ALWAYS};
     static const enum krn_isa isas[] = {KRN_ISA_AUTO, KRN_ISA_C, KRN_ISA_AVX2, KRN_ISA_AVX512};
     if (!f->model)
         return err_set(e, ERR_INVALID, "no model given (-m MODEL)");
@@ -122,15 +125,15 @@ int cli_engine_config(const struct cli_engine *f, struct eng_config *c, struct e
         return err_set(e, ERR_INVALID, "--device %s: expected cpu, the one device of this build", f->device);
     *c = (struct eng_config){.model_path = f->model, .alias = f->alias, .ctx = (uint32_t)f->ctx, .seqs = (uint32_t)f->seqs,
                              .threads = (uint32_t)f->threads, .chunk = (uint32_t)f->chunk, .page_tokens = (uint32_t)f->page,
-                             .prefix_off = f->prefix == 1, .kv_type = types[f->kv_type], .isa = isas[f->kernels],
+                             .prefix_off = f->prefix == 1, .draft = modes[f->draft], .kv_type = types[f->kv_type], .isa = isas[f->kernels],
                              .precision = f->precision == 1 ? KRN_PREC_F32 : KRN_PREC_AUTO};
     return f->ram ? ram_bytes(f, &c->ram_max, e) : ERR_OK;
 }
 
 void cli_echo_config(const struct eng_config *c, const char *isa)
 {
-    fprintf(stderr, "sluice: ctx %u, seqs %u, threads %u, chunk %u, page %u, prefix %s, kv %s, precision %s, kernels %s, ram %.1f MiB\n", c->ctx, c->seqs,
-            c->threads, c->chunk, c->page_tokens, c->prefix_off ? "off" : "auto", krn_types[c->kv_type].name, c->precision == KRN_PREC_F32 ? "f32" : "auto", isa,
+    fprintf(stderr, "sluice: ctx %u, seqs %u, threads %u, chunk %u, page %u, prefix %s, draft %s, kv %s, precision %s, kernels %s, ram %.1f MiB\n", c->ctx, c->seqs,
+            c->threads, c->chunk, c->page_tokens, c->prefix_off ? "off" : "auto", drafts[c->draft], krn_types[c->kv_type].name, c->precision == KRN_PREC_F32 ? "f32" : "auto", isa,
             (double)c->ram_max / (1 << 20));
 }
 

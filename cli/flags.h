@@ -21,7 +21,7 @@ int cli_parse(int argc, char **argv, const char *usage, const struct cli_flags *
 struct cli_engine {
     const char *model, *alias, *ram, *device;
     int64_t ctx, seqs, threads, chunk, page;
-    int precision, kernels, kv_type, prefix; /* indices of the words */
+    int precision, kernels, kv_type, prefix, draft; /* indices of the words */
 };
 extern const struct cli_flag cli_engine_flags[];
 extern const size_t cli_n_engine_flags;

@@ -20,6 +20,7 @@ struct eng_config {
     enum krn_precision precision;
     uint64_t ram_max;         /* --ram; 0: what the machine allows less a reserve */
     bool prefix_off;          /* --prefix off: full KV pages of earlier sequences are not used again */
+    enum eng_draft_mode { ENG_DRAFT_AUTO, ENG_DRAFT_OFF, ENG_DRAFT_ALWAYS } draft; /* --draft: speculation where it pays, never, wherever there is a guess */
     uint32_t queue_max;       /* requests waiting; 0: 64 */
     uint64_t queue_tokens_max;/* prompt tokens waiting; 0: 4 * seqs * ctx */
     void (*progress)(void *ctx, uint64_t done, uint64_t total); void *progress_ctx;
@@ -67,7 +68,8 @@ struct eng_request {
     const char *tenant;       /* namespace and fair share; NULL: "default" */
 };
 enum eng_finish { ENG_STOP, ENG_LENGTH, ENG_CANCELLED, ENG_DEADLINE, ENG_FAILED };
-struct eng_usage { uint32_t prompt_tokens, cached_tokens, output_tokens; uint64_t queue_ns, prefill_ns, decode_ns; };
+/* draft: tokens that were guessed, and those of them that came true (they are part of output). */
+struct eng_usage { uint32_t prompt_tokens, cached_tokens, output_tokens, draft_tokens, draft_accepted; uint64_t queue_ns, prefill_ns, decode_ns; };
 enum eng_event_type { ENG_EV_STARTED /* left the queue */, ENG_EV_TOKEN, ENG_EV_DONE };
 struct eng_event {
     enum eng_event_type type;
@@ -98,6 +100,7 @@ struct eng_stats {
     uint64_t weight_sweep_bytes;  /* of weights that pass through memory in a step; 0: all stay */
     uint64_t weight_read_bytes, weight_stalls, weight_stall_ns; /* from files; leases that had to wait, and how long */
     uint64_t prefix_lookups, prefix_hits, prefix_tokens; /* admissions; those that found pages; tokens that were not computed */
+    uint64_t draft_tokens, draft_accepted;               /* guessed; guessed right */
     uint64_t prefix_pages, prefix_evictions;             /* pages in the index, held or not; pages that left it for want of room */
 };
 void eng_stats(eng_engine *g, struct eng_stats *s);

@@ -1,4 +1,4 @@
-/* engine/engine_internal.h - what engine.c (front, life), sched.c (the loop), admit.c (slots) and seq.c (one request's output) share. */
+/* engine/engine_internal.h - what engine.c (front, life), sched.c (the loop), admit.c (slots), draft.c (guesses) and seq.c (one request's output) share. */
 #ifndef SLUICE_ENGINE_ENGINE_INTERNAL_H
 #define SLUICE_ENGINE_ENGINE_INTERNAL_H
 #include <pthread.h>
@@ -13,6 +13,7 @@
 #include "engine/sampler.h"
 #include "engine/states.h"
 #include "engine/stops.h"
+#include "policies/draft.h"
 #include "policies/schedule.h"
 
 #define ENG_TENANTS 1024 /* fair-share counters; tenants whose names collide share one */
@@ -39,6 +40,8 @@ struct eng_seq {
     int32_t priority;
     uint32_t tenant;                 /* index of its counter */
     struct eng_chain chain;          /* its pages in the prefix index */
+    int32_t draft[POL_DRAFT_MAX]; uint32_t n_draft; /* guesses that are rows of this step */
+    struct pol_draft_record record;
     uint64_t leader; uint32_t leader_pages; /* waits until that request has indexed so many pages; 0: does not */
     struct eng_usage usage;
     atomic_bool cancel, paused;
@@ -73,6 +76,8 @@ struct eng_engine {
     struct pol_seq *view; uint32_t *take, *order;
     bool *slot_used;
     uint64_t served[ENG_TENANTS];
+    struct pol_draft_cost draft_cost;
+    uint32_t draft_rows;                        /* guesses of one step, over all sequences; 0: off */
     struct krn_step step;
     int32_t *row_token; uint32_t *row_pos, *row_pick;
     struct krn_seq *row_seq; struct eng_seq **row_owner; uint32_t *row_slot; /* [slots] */
@@ -88,6 +93,10 @@ void eng_admit(eng_engine *g);
 void eng_preempt(eng_engine *g, size_t i);   /* seqs[i] gives its slot back and waits again */
 int eng_slot_reserve(eng_engine *g, uint32_t slot, uint32_t n_tokens);
 void eng_seq_finish(eng_engine *g, struct eng_seq *s, enum eng_finish f, const struct err *why);
+
+/* draft.c: adds guesses to take[] of sequences that decode, when no prompt is in the step; counts what became of them. */
+void eng_draft(eng_engine *g);
+void eng_draft_seen(eng_engine *g, struct eng_seq *s, uint32_t accepted);
 
 /* One token through the whole model before anybody is served. */
 int eng_self_test(eng_engine *g, struct err *e);

@@ -374,6 +374,8 @@ bool eng_frame_put_done(struct buf *b, const struct eng_event *ev)
     buf_u32(b, u->prompt_tokens);
     buf_u32(b, u->cached_tokens);
     buf_u32(b, u->output_tokens);
+    buf_u32(b, u->draft_tokens);
+    buf_u32(b, u->draft_accepted);
     buf_u64(b, u->queue_ns);
     buf_u64(b, u->prefill_ns);
     buf_u64(b, u->decode_ns);
@@ -407,6 +409,8 @@ int eng_frame_get_done(const struct eng_frame *f, struct eng_event *ev, struct e
     *u = (struct eng_usage){.prompt_tokens = rd_u32(&d)};
     u->cached_tokens = rd_u32(&d);
     u->output_tokens = rd_u32(&d);
+    u->draft_tokens = rd_u32(&d);
+    u->draft_accepted = rd_u32(&d);
     u->queue_ns = rd_u64(&d);
     u->prefill_ns = rd_u64(&d);
     u->decode_ns = rd_u64(&d);

@@ -10,7 +10,7 @@
 #include "base/buf.h"
 #include "engine/engine.h"
 
-#define ENG_PROTO 3
+#define ENG_PROTO 4
 #define ENG_FRAME_HEADER 24
 #define ENG_FRAME_BODY_MAX (1u << 20)
 enum eng_frame_type {

@@ -246,7 +246,7 @@ void link_conn_stats(eng_link *l, struct link_conn *c, const struct eng_stats *s
         {"requests", s->requests}, {"tokens_in", s->tokens_in}, {"tokens_out", s->tokens_out}, {"steps", s->steps}, {"step_ns", s->step_ns},
         {"kv_pages", s->kv_pages}, {"kv_pages_used", s->kv_pages_used}, {"kv_bytes", s->kv_bytes}, {"weight_bytes", s->weight_bytes},
         {"activation_bytes", s->activation_bytes}, {"ram_max", s->ram_max}, {"prefix_lookups", s->prefix_lookups}, {"prefix_hits", s->prefix_hits},
-        {"prefix_tokens", s->prefix_tokens}, {"prefix_pages", s->prefix_pages}, {"prefix_evictions", s->prefix_evictions},
+        {"prefix_tokens", s->prefix_tokens}, {"draft_tokens", s->draft_tokens}, {"draft_accepted", s->draft_accepted}, {"prefix_pages", s->prefix_pages}, {"prefix_evictions", s->prefix_evictions},
         {"weight_sweep_bytes", s->weight_sweep_bytes}, {"weight_read_bytes", s->weight_read_bytes}, {"weight_stalls", s->weight_stalls},
         {"weight_stall_ns", s->weight_stall_ns}};
     (void)l;

@@ -1,6 +1,6 @@
 /* The scheduler thread: gather, ask policies/schedule, run one step, hand out tokens; again.
  *
- * A turn:  snapshot of live[] -> ends (cancel, deadline) -> admission -> take[] -> pages (preempt when short) -> rows ->
+ * A turn:  snapshot of live[] -> ends (cancel, deadline) -> admission -> take[] -> pages (preempt when short) -> drafts -> rows ->
  *          eng_exec_run -> sample -> events -> finished ones leave live[].
  * Preempted sequences lose their pages and wait again; what the prefix index has not kept of them is computed anew, so their
  * bits do not change. */
@@ -25,7 +25,7 @@ int eng_step_open(eng_engine *g, struct err *e)
     g->slot_used = calloc(slots, sizeof *g->slot_used);
     g->row_token = calloc(rows, sizeof *g->row_token);
     g->row_pos = calloc(rows, sizeof *g->row_pos);
-    g->row_pick = calloc(slots, sizeof *g->row_pick);
+    g->row_pick = calloc(slots + g->draft_rows, sizeof *g->row_pick);
     g->row_seq = calloc(slots, sizeof *g->row_seq);
     g->row_slot = calloc(slots, sizeof *g->row_slot);
     g->row_owner = calloc(slots, sizeof *g->row_owner);
@@ -102,12 +102,12 @@ static void build_step(eng_engine *g)
         g->row_owner[k] = s;
         g->row_slot[k] = s->slot;
         g->row_seq[k] = (struct krn_seq){.first = st->n_tokens, .count = g->take[i], .pos0 = s->n_past};
-        for (uint32_t t = 0; t < g->take[i]; t++) {
-            g->row_token[st->n_tokens] = s->tokens[s->n_past + t];
-            g->row_pos[st->n_tokens++] = s->n_past + t;
+        for (uint32_t pos = s->n_past; pos < s->n_past + g->take[i]; pos++) {
+            if (pos + 1 >= s->n_tokens) /* its logits say what comes after it */
+                g->row_pick[st->n_picks++] = st->n_tokens;
+            g->row_token[st->n_tokens] = pos < s->n_tokens ? s->tokens[pos] : s->draft[pos - s->n_tokens];
+            g->row_pos[st->n_tokens++] = pos;
         }
-        if (s->n_past + g->take[i] == s->n_tokens)
-            g->row_pick[st->n_picks++] = st->n_tokens - 1;
         for (uint32_t q = 0; q < groups; q++)
             eng_kv_table(g->kv, q, s->slot, g->tables + ((size_t)q * g->c.seqs + k) * stride);
     }
@@ -176,6 +176,33 @@ static void take_token(eng_engine *g, struct eng_seq *s, uint32_t pick)
         eng_seq_finish(g, s, f, &e);
 }
 
+/* Pages that are full now can serve others; those that no window sees any more go. */
+static void settle_pages(eng_engine *g, struct eng_seq *s)
+{
+    if (g->prefix)
+        eng_prefix_add(g->prefix, &s->chain, s->slot, s->tokens, s->n_past);
+    eng_kv_slide(g->kv, s->slot, s->n_past);
+}
+
+/* One token from the row of the last known one, and one more for each guess that it confirms. The rows behind a wrong guess count
+ * for nothing: their keys and values are overwritten. Returns how many. */
+static uint32_t take_tokens(eng_engine *g, struct eng_seq *s, uint32_t pick)
+{
+    uint32_t n = 0;
+    s->usage.draft_tokens += s->n_draft;
+    for (;;) {
+        take_token(g, s, pick + n++);
+        if (s->finished || n > s->n_draft || s->tokens[s->n_tokens - 1] != s->draft[n - 1] || atomic_load(&s->paused) || atomic_load(&s->cancel))
+            break;
+        s->usage.draft_accepted++;
+        s->n_past++;
+        settle_pages(g, s);
+    }
+    if (s->n_draft)
+        eng_draft_seen(g, s, n - 1);
+    return n;
+}
+
 static void run_step(eng_engine *g)
 {
     struct err e = {0};
@@ -191,19 +218,20 @@ static void run_step(eng_engine *g)
             eng_seq_finish(g, s, ENG_FAILED, &e);
             continue;
         }
+        uint32_t known = g->row_seq[k].count - s->n_draft;
         if (!eng_exec_finite(g->exec, &g->step, k)) { /* named below: that takes the registers which others still need */
-            pick += s->n_past + g->row_seq[k].count == s->n_tokens;
+            pick += s->n_past + known == s->n_tokens ? 1 + s->n_draft : 0;
             continue;
         }
         g->row_owner[k] = NULL;
-        s->n_past += g->row_seq[k].count;
-        g->served[s->tenant] += g->row_seq[k].count;
-        if (g->prefix)
-            eng_prefix_add(g->prefix, &s->chain, s->slot, s->tokens, s->n_past);
-        eng_kv_slide(g->kv, s->slot, s->n_past);
+        s->n_past += known;
+        g->served[s->tenant] += known;
+        settle_pages(g, s);
         if (s->n_past == s->n_tokens) {
-            out++;
-            take_token(g, s, pick++);
+            uint32_t n = take_tokens(g, s, pick);
+            g->served[s->tenant] += n - 1;
+            pick += 1 + s->n_draft;
+            out += n;
         }
     }
     for (uint32_t k = 0; k < g->step.n_seqs && !rc; k++)
@@ -219,7 +247,7 @@ static void run_step(eng_engine *g)
     g->stats.weight_read_bytes = w.file_bytes_read;
     g->stats.weight_stalls = w.lease_misses;
     g->stats.weight_stall_ns = w.stall_ns;
-    g->stats.step_ns += clock_now_ns() - t0;
+    g->stats.step_ns += ns;
     g->stats.tokens_in += g->step.n_tokens;
     g->stats.tokens_out += out;
     pthread_mutex_unlock(&g->lock);
@@ -294,8 +322,10 @@ void *eng_sched_main(void *engine)
         fill_view(g);
         eng_admit(g);
         bool any = pol_schedule(g->view, g->n_seqs, &lim, g->take, g->order) != 0;
-        if (any)
+        if (any) {
             reserve_pages(g);
+            eng_draft(g);
+        }
         bool ended = false;
         any = false;
         for (uint32_t i = 0; i < g->n_seqs; i++) {

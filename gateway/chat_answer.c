@@ -71,6 +71,8 @@ static struct eng_usage sum_usage(const struct gw_chat *c)
             u.cached_tokens += one->cached_tokens;
         }
         u.output_tokens += one->output_tokens;
+        u.draft_tokens += one->draft_tokens;
+        u.draft_accepted += one->draft_accepted;
         u.queue_ns = one->queue_ns > u.queue_ns ? one->queue_ns : u.queue_ns;
         u.prefill_ns = one->prefill_ns > u.prefill_ns ? one->prefill_ns : u.prefill_ns;
         u.decode_ns = one->decode_ns > u.decode_ns ? one->decode_ns : u.decode_ns;

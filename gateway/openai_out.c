@@ -53,6 +53,8 @@ void gw_out_usage(struct buf *b, const struct eng_usage *u)
     put(b, ",\"predicted_n\":", u->output_tokens);
     put_ms(b, ",\"predicted_ms\":", u->decode_ns);
     put_rate(b, ",\"predicted_per_second\":", u->output_tokens, u->decode_ns);
+    put(b, ",\"draft_n\":", u->draft_tokens);
+    put(b, ",\"draft_n_accepted\":", u->draft_accepted);
     buf_char(b, '}');
 }
 

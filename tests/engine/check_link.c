@@ -15,6 +15,10 @@
 #include "engine/link.h"
 #include "tests/support/suite.h"
 
+#define NUMBER_(n) #n
+#define NUMBER(n) NUMBER_(n)
+#define HELLO "{\"proto\":" NUMBER(ENG_PROTO) "}"
+
 /* ---- the engine ----------------------------------------------------------------------------------------------- */
 
 struct made { uint64_t id; uint32_t n, max; bool paused, cancel, live, started; char tenant[16]; };
@@ -88,7 +92,7 @@ static void stats(void *ctx, struct eng_stats *s)
 static bool step(struct engine *x, struct made *m)
 {
     char text[32];
-    static const struct eng_usage u = {3, 0, 4, 5, 6, 7};
+    static const struct eng_usage u = {3, 0, 4, 2, 1, 5, 6, 7};
     pthread_mutex_lock(&x->lock);
     struct made was = *m;
     bool hold = x->hold;
@@ -277,7 +281,7 @@ static void greet(struct gateway *w)
 {
     struct eng_frame f;
     dial(w);
-    send_frame(w, ENG_FR_HELLO, 0, "{\"proto\":2}", 11);
+    send_frame(w, ENG_FR_HELLO, 0, HELLO, sizeof HELLO - 1);
     expect(w, &f, ENG_FR_HELLO, 0);
 }
 
@@ -333,7 +337,7 @@ START_TEST(core)
     expect(&a, &f, ENG_FR_HELLO, 0); /* the engine speaks first */
     OK(json_parse(&v, (const char *)f.body, f.n, &json_strict, &a.a, &e));
     ck_assert(json_int(json_get(v, "pid"), &pid) && pid == getpid() && json_int(json_get(v, "proto"), &pid) && pid == ENG_PROTO);
-    send_frame(&a, ENG_FR_HELLO, 0, "{\"proto\":2}", 11);
+    send_frame(&a, ENG_FR_HELLO, 0, HELLO, sizeof HELLO - 1);
     send_frame(&a, ENG_FR_BLOB_GET, 0, blob.digest, 32);
     expect(&a, &f, ENG_FR_BLOB, 0);
     ck_assert(f.n == 32 + blob.n && !memcmp(f.body, blob.digest, 32) && !memcmp(f.body + 32, blob.p, blob.n));
@@ -486,7 +490,7 @@ static void expect_closed(uint16_t type, uint64_t request, const void *body, siz
     struct eng_frame f;
     dial(&w);
     if (greeted)
-        send_frame(&w, ENG_FR_HELLO, 0, "{\"proto\":2}", 11);
+        send_frame(&w, ENG_FR_HELLO, 0, HELLO, sizeof HELLO - 1);
     send_frame(&w, type, request, body, n);
     expect(&w, &f, ENG_FR_HELLO, 0);
     while (next_frame(&w, &f, true))
@@ -502,7 +506,7 @@ START_TEST(errors)
     open_link(NULL, NULL);
     expect_closed(ENG_FR_PING, 1, "", 0, false);
     expect_closed(ENG_FR_HELLO, 0, "{\"proto\":1}", 11, false);
-    expect_closed(ENG_FR_HELLO, 0, "{\"proto\":2", 10, false);
+    expect_closed(ENG_FR_HELLO, 0, HELLO, sizeof HELLO - 2, false);
     expect_closed(ENG_FR_HELLO, 0, "", 0, false);
     expect_closed(ENG_FR_STATS, 0, "", 0, true);
     expect_closed(ENG_FR_BLOB_GET, 0, "short", 5, true);

@@ -1,70 +1,19 @@
 /* Prefix reuse in the whole engine: ids, text and log-probabilities as if every prompt were computed cold, on models with full,
  * mixed and windowed attention; what is counted; who waits for whom. */
-#include <pthread.h>
 #include <unistd.h>
 
-#include "engine/engine.h"
-#include "tests/support/suite.h"
+#include "tests/support/engine_rig.h"
 #include "tests/support/tiny_llama.h"
 
-enum { MAX = 64, TOKENS = 40, PROMPT = 100 };
-struct req {
-    int32_t ids[TOKENS];
-    struct eng_logprobs lp[TOKENS];
-    uint32_t n, done;
-    char text[1024];
-    size_t text_n;
-    enum eng_finish finish;
-    struct eng_usage usage;
-};
-struct box { pthread_mutex_t lock; pthread_cond_t cond; struct req r[MAX]; eng_engine *g; uint64_t cancel_at_start; };
+enum { PROMPT = 100 };
 static char tiny[64];
 static const char *models[] = {tiny, "tests/data/models/gemma3", "tests/data/models/mistral"};
-
-static void on_event(void *ctx, const struct eng_event *ev)
-{
-    struct box *b = ctx;
-    struct req *r = &b->r[ev->id];
-    if (ev->type == ENG_EV_STARTED && ev->id == b->cancel_at_start)
-        eng_cancel(b->g, ev->id);
-    pthread_mutex_lock(&b->lock);
-    if (ev->type == ENG_EV_TOKEN) {
-        ck_assert(r->n < TOKENS && ev->logprobs);
-        r->ids[r->n] = ev->token;
-        r->lp[r->n++] = *ev->logprobs;
-    }
-    if (ev->n && r->text_n + ev->n <= sizeof r->text) {
-        memcpy(r->text + r->text_n, ev->text, ev->n);
-        r->text_n += ev->n;
-    }
-    if (ev->type == ENG_EV_DONE) {
-        r->done++;
-        r->finish = ev->finish;
-        r->usage = *ev->usage;
-    }
-    pthread_cond_broadcast(&b->cond);
-    pthread_mutex_unlock(&b->lock);
-}
 
 static struct eng_config conf(int m)
 {
     return (struct eng_config){.model_path = models[m], .ctx = 192, .seqs = 4, .threads = 2, .chunk = 32, .page_tokens = 16, .kv_type = KRN_F16,
                                .ram_max = 256u << 20, .queue_max = MAX};
 }
-static void open_box(struct box *b, const struct eng_config *c)
-{
-    struct err e = {0};
-    *b = (struct box){.lock = PTHREAD_MUTEX_INITIALIZER, .cond = PTHREAD_COND_INITIALIZER, .cancel_at_start = UINT64_MAX};
-    OK(eng_open(&b->g, c, on_event, b, &e));
-}
-static void wait_done(struct box *b, uint64_t id)
-{
-    pthread_mutex_lock(&b->lock);
-    while (!b->r[id].done)
-        pthread_cond_wait(&b->cond, &b->lock);
-    pthread_mutex_unlock(&b->lock);
-}
-
 /* Prompt k: families of prompts that begin alike. n_done of its output tokens are an earlier life's. */
 static uint32_t prompt(int32_t *ids, uint32_t k)
 {
@@ -76,7 +25,7 @@ static uint32_t prompt(int32_t *ids, uint32_t k)
 static void submit(struct box *b, uint64_t id, uint32_t k, const char *tenant, const int32_t *done, uint32_t n_done)
 {
     struct err e = {0};
-    int32_t ids[PROMPT + TOKENS];
+    int32_t ids[PROMPT + 20];
     uint32_t n = prompt(ids, k);
     if (n_done)
         memcpy(ids + n, done, n_done * sizeof *ids);
@@ -84,18 +33,6 @@ static void submit(struct box *b, uint64_t id, uint32_t k, const char *tenant, c
                             .tenant = tenant, .sampling = {.temperature = k % 2 ? 0.9f : 0.0f, .top_p = 0.95f, .seed = k, .repetition = k % 4 == 3 ? 1.2f : 0.0f}};
     OK(eng_submit(b->g, &r, &e));
 }
-static void same(const struct req *want, uint32_t from, const struct req *got, const char *what, uint32_t k)
-{
-    ck_assert_msg(got->finish == ENG_LENGTH && got->n == want->n - from, "%s: prompt %u: %u tokens", what, k, got->n);
-    for (uint32_t i = 0; i < got->n; i++) {
-        const struct eng_logprobs *a = &want->lp[from + i], *b = &got->lp[i];
-        ck_assert_msg(want->ids[from + i] == got->ids[i], "%s: prompt %u: token %u differs", what, k, i);
-        ck_assert_msg(a->logprob == b->logprob && a->n_top == b->n_top && !memcmp(a->top, b->top, a->n_top * sizeof a->top[0]),
-                      "%s: prompt %u: logits of token %u differ", what, k, i);
-    }
-    ck_assert_msg(from || (got->text_n == want->text_n && !memcmp(got->text, want->text, got->text_n)), "%s: prompt %u: other text", what, k);
-}
-
 /* Prompts 0 .. n - 1, each computed by an engine that shares nothing. */
 static void cold(int m, uint32_t n, struct req *out)
 {
