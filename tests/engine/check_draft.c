@@ -6,7 +6,7 @@
 #include "tests/support/tiny_llama.h"
 
 static char tiny[64], chain[64];
-static const char *models[] = {tiny, chain, "tests/data/models/gemma3"};
+static const char *models[] = {tiny, chain, "tests/data/models/gemma3", "tests/data/models/kimi_linear"}; /* the last: recurrent states, too */
 
 static struct eng_config conf(int m, enum eng_draft_mode draft)
 {
@@ -70,7 +70,7 @@ START_TEST(core)
     if (v[w].little) {
         eng_stats(b.g, &st);
         eng_close(b.g);
-        c.ram_max = st.weight_bytes + st.activation_bytes + st.kv_bytes * 5 / 16;
+        c.ram_max = st.weight_bytes + st.activation_bytes + st.kv_bytes * 5 / 16 + (m == 3 ? 1 << 20 : 0); /* the states */
         open_box(&b, &c);
     }
     for (uint32_t k = 0; k < N; k++) {
@@ -90,7 +90,9 @@ START_TEST(core)
     do /* the engine's own count of the last step comes after its events */
         eng_stats(b.g, &st);
     while (st.draft_tokens < guessed || st.draft_accepted < right);
-    if (v[w].draft == ENG_DRAFT_ALWAYS)
+    if (v[w].draft == ENG_DRAFT_ALWAYS && m == 3) /* its text hardly repeats */
+        ck_assert_uint_gt(guessed, 0);
+    else if (v[w].draft == ENG_DRAFT_ALWAYS)
         ck_assert_msg(guessed > 20 && right > 10 && right < guessed, "%llu guessed, %llu right", (unsigned long long)guessed, (unsigned long long)right);
     if (v[w].draft == ENG_DRAFT_ALWAYS && m == 1 && !v[w].together) { /* the chain's model says what its prompt said */
         uint64_t out = 0;
@@ -146,8 +148,8 @@ int main(void)
     Suite *s = suite_create("engine/draft");
     TCase *t = tcase_create("core");
     tcase_set_timeout(t, 240);
-    tcase_add_loop_test(t, core, 0, 12);
-    tcase_add_loop_test(t, lives, 0, 3);
+    tcase_add_loop_test(t, core, 0, 16);
+    tcase_add_loop_test(t, lives, 0, 4);
     suite_add_tcase(s, t);
     SRunner *r = srunner_create(s);
     srunner_run_all(r, CK_ENV);

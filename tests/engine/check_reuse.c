@@ -1,5 +1,5 @@
 /* Prefix reuse in the whole engine: ids, text and log-probabilities as if every prompt were computed cold, on models with full,
- * mixed and windowed attention; what is counted; who waits for whom. */
+ * mixed, windowed and latent attention; what is counted; who waits for whom. */
 #include <unistd.h>
 
 #include "tests/support/engine_rig.h"
@@ -7,7 +7,7 @@
 
 enum { PROMPT = 100 };
 static char tiny[64];
-static const char *models[] = {tiny, "tests/data/models/gemma3", "tests/data/models/mistral"};
+static const char *models[] = {tiny, "tests/data/models/gemma3", "tests/data/models/mistral", "tests/data/models/deepseek_v3", "tests/data/models/kimi_linear"};
 
 static struct eng_config conf(int m)
 {
@@ -196,6 +196,28 @@ START_TEST(spaces)
 }
 END_TEST
 
+/* A recurrent state is in no page: every prompt is computed whole. */
+START_TEST(recurrent)
+{
+    static struct req ref[MAX];
+    static struct box b;
+    struct eng_config c = conf(4);
+    struct eng_stats st;
+    cold(4, 4, ref);
+    open_box(&b, &c);
+    for (uint32_t id = 0; id < 8; id++)
+        submit(&b, id, id % 4, NULL, NULL, 0);
+    for (uint32_t id = 0; id < 8; id++) {
+        wait_done(&b, id);
+        same(&ref[id % 4], 0, &b.r[id], "recurrent", id % 4);
+        ck_assert_uint_eq(b.r[id].usage.cached_tokens, 0);
+    }
+    eng_stats(b.g, &st);
+    ck_assert(!st.prefix_hits && !st.prefix_pages);
+    eng_close(b.g);
+}
+END_TEST
+
 int main(void)
 {
     snprintf(tiny, sizeof tiny, "/tmp/sluice-reuse-%d.gguf", (int)getpid());
@@ -203,11 +225,12 @@ int main(void)
     Suite *s = suite_create("engine/reuse");
     TCase *t = tcase_create("core");
     tcase_set_timeout(t, 240);
-    tcase_add_loop_test(t, core, 0, 12);
-    tcase_add_loop_test(t, together, 0, 6);
-    tcase_add_loop_test(t, under_way, 0, 6);
+    tcase_add_loop_test(t, core, 0, 16);
+    tcase_add_loop_test(t, together, 0, 8);
+    tcase_add_loop_test(t, under_way, 0, 8);
     tcase_add_test(t, paused);
-    tcase_add_loop_test(t, spaces, 0, 3);
+    tcase_add_test(t, recurrent);
+    tcase_add_loop_test(t, spaces, 0, 4);
     suite_add_tcase(s, t);
     SRunner *r = srunner_create(s);
     srunner_run_all(r, CK_ENV);
