@@ -29,7 +29,7 @@ if [ ! -x "$bench" ]; then
       tar xzf llama_cpp_python-0.3.36.tar.gz
       cmake -S llama_cpp_python-0.3.36/vendor/llama.cpp -B build -DCMAKE_BUILD_TYPE=Release -DGGML_NATIVE=ON -DLLAMA_CURL=OFF -DLLAMA_OPENSSL=OFF \
             -DLLAMA_BUILD_TESTS=OFF >build.log 2>&1
-      cmake --build build --target llama-bench -j "$(nproc)" >>build.log 2>&1 ) || { tail -n 20 "$dir/build.log" >&2; exit 3; }
+      cmake --build build --target llama-bench llama-server -j "$(nproc)" >>build.log 2>&1 ) || { tail -n 20 "$dir/build.log" >&2; exit 3; }
 fi
 
 tmp=$(mktemp -d)
