@@ -2,15 +2,13 @@
 #include <string.h>
 
 #include "engine/engine_internal.h"
-#include "kernels/state.h"
 
 /* Guesses that this sequence has room for: every one but the last must leave room for the token after it. */
 static uint32_t room_of(const eng_engine *g, const struct eng_seq *s)
 {
     uint32_t out = s->max_tokens - s->n_out, ctx = g->c.ctx - s->n_tokens, least = out < ctx ? out : ctx, room = least ? least - 1 : 0;
-    uint32_t tile = KRN_TILE - 1 - (s->n_past + 1) % KRN_TILE;
-    if (g->model->plan->n_recurrent && tile < room)
-        room = tile; /* a recurrent state forgets rows as long as they did not end a tile */
+    uint32_t state = eng_states_guesses_max(g->states, s->n_past);
+    room = room < state ? room : state;
     return room < POL_DRAFT_MAX ? room : POL_DRAFT_MAX;
 }
 
