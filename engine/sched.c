@@ -234,6 +234,9 @@ static void run_step(eng_engine *g)
             out += n;
         }
     }
+    uint64_t ns = clock_now_ns() - t0;
+    if (!rc && g->step.n_picks == g->step.n_tokens)
+        pol_draft_timed(&g->draft_cost, g->step.n_tokens, ns);
     for (uint32_t k = 0; k < g->step.n_seqs && !rc; k++)
         if (g->row_owner[k]) {
             eng_exec_blame(g->exec, &g->step, k, &e);
