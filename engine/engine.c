@@ -55,6 +55,16 @@ int eng_config_defaults(struct eng_config *c, const struct eng_plan *p, struct e
     return ERR_OK;
 }
 
+static uint32_t draft_rows(const struct eng_config *c) { return c->draft == ENG_DRAFT_OFF ? 0 : POL_DRAFT_MAX; }
+static struct eng_exec_config exec_config(const eng_engine *g)
+{
+    return (struct eng_exec_config){.isa = g->c.isa, .precision = g->c.precision, .threads = g->c.threads, .rows_max = g->c.chunk, .picks_max = g->c.seqs + g->draft_rows};
+}
+static struct eng_kv_config kv_config(const eng_engine *g)
+{
+    return (struct eng_kv_config){.type = g->c.kv_type, .page_tokens = g->c.page_tokens, .slots = g->c.seqs, .ctx = g->c.ctx, .chunk = g->c.chunk};
+}
+
 /* Everything is charged before the first weight is read: weights, activations, tables, then KV gets what is left. */
 static int charge(eng_engine *g, const struct eng_exec_config *x, struct eng_kv_config *kv, struct err *e)
 {
@@ -119,15 +129,52 @@ static int open_grammars(eng_engine *g, struct err *e)
     return g->allowed ? ERR_OK : err_set(e, ERR_NOMEM, "token mask");
 }
 
+int eng_predict(const struct eng_config *cfg, struct eng_prediction *out, struct err *e)
+{
+    eng_engine *g = calloc(1, sizeof *g);
+    int rc = g ? ERR_OK : err_set(e, ERR_NOMEM, "engine");
+    *out = (struct eng_prediction){.config = *cfg};
+    if (rc || (rc = eng_model_open(&g->model, cfg->model_path, cfg->alias, cfg->ctx, e)))
+        goto out;
+    struct eng_plan *p = g->model->plan;
+    g->c = *cfg;
+    if ((rc = eng_config_defaults(&g->c, p, e)) || (rc = open_grammars(g, e)))
+        goto out;
+    g->draft_rows = draft_rows(&g->c);
+    struct eng_exec_config x = exec_config(g);
+    struct eng_kv_config kv = kv_config(g);
+    struct off_weights_stats s;
+    if ((rc = charge(g, &x, &kv, e)))
+        goto out;
+    struct off_sweep sweep = {.uses = p->uses, .n = p->n_uses, .rows_max = g->c.chunk};
+    struct off_weights_config w = {.ram_max = g->weight_bytes, .sweep = &sweep};
+    if ((rc = off_weights_plan(g->model->catalog, p->records, p->n_records, &w, &s, e)))
+        goto out;
+    uint64_t all = eng_kv_bytes(p, &kv, g->c.seqs);
+    *out = (struct eng_prediction){.config = g->c, .weight_slot_bytes = s.slot_bytes, .resident_bytes = s.resident_bytes, .window_bytes = s.window_bytes,
+                                   .staging_bytes = s.staging_bytes, .sweep_bytes = s.sweep_bytes, .activation_bytes = g->activation_bytes,
+                                   .state_bytes = eng_states_bytes(p, g->c.kv_type, g->c.seqs), .kv_bytes = kv.bytes_max < all ? kv.bytes_max : all,
+                                   .kv_token_bytes = eng_plan_kv_bytes_per_token(p, g->c.kv_type), .kv_seq_bytes = eng_kv_bytes(p, &kv, 1)};
+out:
+    if (g) {
+        eng_vocab_close(g->vocab);
+        eng_grammars_close(g->grammars);
+        eng_model_close(g->model);
+        free(g->allowed);
+    }
+    free(g);
+    return rc;
+}
+
 static int open_parts(eng_engine *g, struct err *e)
 {
     int rc;
     struct eng_plan *p = g->model->plan;
     if ((rc = eng_config_defaults(&g->c, p, e)))
         return rc;
-    g->draft_rows = g->c.draft == ENG_DRAFT_OFF ? 0 : POL_DRAFT_MAX;
-    struct eng_exec_config x = {.isa = g->c.isa, .precision = g->c.precision, .threads = g->c.threads, .rows_max = g->c.chunk, .picks_max = g->c.seqs + g->draft_rows};
-    struct eng_kv_config kv = {.type = g->c.kv_type, .page_tokens = g->c.page_tokens, .slots = g->c.seqs, .ctx = g->c.ctx, .chunk = g->c.chunk};
+    g->draft_rows = draft_rows(&g->c);
+    struct eng_exec_config x = exec_config(g);
+    struct eng_kv_config kv = kv_config(g);
     if ((rc = open_grammars(g, e)) || (rc = charge(g, &x, &kv, e)) || (rc = eng_kv_open(&g->kv, p, &kv, e)) ||
         (rc = eng_states_open(&g->states, p, g->c.kv_type, g->c.seqs, e)) || (rc = open_prefix(g, e)) || (rc = pool_open(&g->load_pool, g->c.threads, e)))
         return rc;

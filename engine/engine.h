@@ -86,6 +86,15 @@ typedef struct eng_engine eng_engine;
 /* Loads the model, charges memory (weights, KV, activations) against ram_max, starts the scheduler, generates one token as a
  * self-test. ERR_BUDGET says every item and what is missing. */
 int eng_open(eng_engine **out, const struct eng_config *cfg, eng_event_fn f, void *ctx, struct err *e);
+/* What eng_open would do with this configuration, from headers alone. Same errors; the fields of config are those in force. */
+struct eng_prediction {
+    struct eng_config config;
+    uint64_t weight_slot_bytes;       /* all weights, as they lie in memory */
+    uint64_t resident_bytes, window_bytes, staging_bytes; /* those that stay; what the others pass through; their readers' buffers */
+    uint64_t sweep_bytes;             /* of weights that pass in every step; 0: all stay */
+    uint64_t activation_bytes, state_bytes, kv_bytes, kv_token_bytes, kv_seq_bytes; /* all; a token's; one whole sequence's */
+};
+int eng_predict(const struct eng_config *cfg, struct eng_prediction *out, struct err *e);
 void eng_close(eng_engine *g);               /* cancels what runs */
 const struct eng_model *eng_model_of(const eng_engine *g);
 int eng_submit(eng_engine *g, const struct eng_request *r, struct err *e); /* ERR_AGAIN full; ERR_LIMIT prompt too long; ERR_INVALID */

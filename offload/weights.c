@@ -106,6 +106,13 @@ static int place(struct off_weights *w, const struct off_weights_config *cfg, st
     return ERR_OK;
 }
 
+static struct off_weights_stats stats_of(const off_weights *w)
+{
+    const struct off_placing *p = &w->place;
+    return (struct off_weights_stats){.slot_bytes = w->slot_bytes, .resident_bytes = p->kept_bytes, .window_bytes = p->window_bytes + p->rows_bytes,
+                                      .staging_bytes = p->n_order ? p->staging_bytes : 0, .sweep_bytes = p->sweep_bytes};
+}
+
 /* What does not stay: readers for the sweep, sparse slots for tables. */
 static int open_passing(struct off_weights *w, const off_catalog *c, const struct off_weights_config *cfg, struct err *e)
 {
@@ -138,9 +145,24 @@ static int open_all(struct off_weights *w, const off_catalog *c, struct off_reco
         return rc;
     if (w->place.kept_bytes)
         off_poison(w->slots, (size_t)w->place.kept_bytes);
-    w->stats = (struct off_weights_stats){.slot_bytes = w->slot_bytes, .resident_bytes = w->place.kept_bytes, .window_bytes = w->place.window_bytes + w->place.rows_bytes,
-                                          .staging_bytes = w->stream ? w->place.staging_bytes : 0, .sweep_bytes = w->place.sweep_bytes};
+    w->stats = stats_of(w);
     return ERR_OK;
+}
+
+int off_weights_plan(const off_catalog *c, struct off_record *records, uint32_t n_records, const struct off_weights_config *cfg, struct off_weights_stats *s,
+                     struct err *e)
+{
+    off_weights w = {.records = records, .n_records = n_records};
+    int rc = ERR_OK;
+    *s = (struct off_weights_stats){0};
+    for (uint32_t r = 0; r < n_records && !rc; r++)
+        if (!(rc = off_record_layout(&records[r], e)) && __builtin_add_overflow(w.slot_bytes, records[r].slot_bytes, &w.slot_bytes))
+            rc = err_set(e, ERR_BUDGET, "%s: expected fewer than 2^64 bytes of weights in all", records[r].name);
+    if (!rc && !(rc = off_source_open(&w.source, c, true, e)) && !(rc = place(&w, cfg, e)))
+        *s = stats_of(&w);
+    off_source_close(&w.source);
+    off_placing_free(&w.place);
+    return rc;
 }
 
 int off_weights_open(off_weights **out, const off_catalog *c, struct off_record *records, uint32_t n_records,

@@ -57,6 +57,10 @@ struct off_weights_config {
     void (*progress)(void *ctx, uint64_t done, uint64_t total); void *ctx; /* may be NULL; called on the opening thread */
 };
 typedef struct off_weights off_weights;
+struct off_weights_stats;
+/* What open would do with these records, nothing read or allocated: every field of *s that is known before. Same errors. */
+int off_weights_plan(const off_catalog *c, struct off_record *records, uint32_t n_records, const struct off_weights_config *cfg, struct off_weights_stats *s,
+                     struct err *e);
 /* weights[i].data of every part is set while its record is leased and NULL otherwise. Table borrowed, n_weights long; a weight
  * belongs to one part, and its type, layout, rows and cols are the part's. Errors name file and tensor: ERR_IO, ERR_NOMEM,
  * ERR_BUDGET, ERR_INVALID (a span outside its file, a weight in two parts); on error *out is NULL. */

@@ -62,6 +62,11 @@ START_TEST(core)
         {"bench tiny.gguf --ops -p 4 -n 2 -r 1 -t 1 >out && grep -q 'a step of decode: 1 x 1 tokens at 1' out && grep -q 'rmsnorm' out", 0, ""},
         {"bench tiny.gguf -d 1,x >out", 2, "-d: expected up to 16 numbers"},
         {"run bad -p hi -n 3 >out", 3, "expected a number, found a truth value"}, /* not the user's flag, but the model's config */
+        {"plan tiny.gguf --no-probe --json >out && grep -q '\"sweep_bytes\":0' out", 0, ""},
+        {"plan tiny.gguf -c 64 -np 1 >out && grep -q 'roof' out", 0, ""},
+        {"plan tiny.gguf --ram 1M --no-probe >out", 1, "bytes are missing"},
+        {"plan tiny.gguf --ram lots", 2, "--ram lots"},
+        {"plan none.gguf", 3, "none.gguf"},
         {"check none.gguf >/dev/full", 1, "none.gguf"}, /* the answer counts first */
     };
     char *err;
