@@ -9,11 +9,12 @@
 #include "engine/tok_verify.h"
 #include "engine/verify.h"
 
-struct verify_flags { const char *ref, *tokenizer, *golden, *tmpl, *cases; int64_t only; };
+struct verify_flags { const char *ref, *text, *tokenizer, *golden, *tmpl, *cases; int64_t only; };
 static const char *const parts[] = {"all", "layers", "text", NULL};
 #define AT(f) offsetof(struct verify_flags, f)
 static const struct cli_flag flags[] = {
     {{"ref", CONF_STR, AT(ref), 0, 0, NULL}, NULL, "DIR", "reference folder or goldens file (default MODEL/reference)"},
+    {{"text", CONF_STR, AT(text), 0, 0, NULL}, NULL, "FILE", "perplexity of a text as served beside f32 (with --ref: after it)"},
     {{"only", CONF_ENUM, AT(only), 0, 0, parts}, NULL, "WHAT", "layers or text"},
     {{"tokenizer", CONF_STR, AT(tokenizer), 0, 0, NULL}, NULL, "FILE", "check a tokenizer instead (with --golden)"},
     {{"golden", CONF_STR, AT(golden), 0, 0, NULL}, NULL, "FILE", "golden ids of the tokenizer"},
@@ -26,7 +27,9 @@ static int verify_model(const struct verify_flags *f, const struct eng_config *c
     static const unsigned what[] = {ENG_VERIFY_ALL, ENG_VERIFY_LAYERS, ENG_VERIFY_TEXT};
     struct eng_verify v = {.c = *c, .ref = f->ref, .what = what[f->only], .out = stdout};
     printf("%-44s %10s %10s\n", "check", "error", "tolerance");
-    int rc = eng_verify_run(&v, e);
+    int rc = f->text && !f->ref ? ERR_OK : eng_verify_run(&v, e);
+    if (!rc && f->text)
+        rc = eng_verify_text(&v, f->text, e);
     *passed = v.passed;
     *failed = v.failed;
     return rc;
@@ -46,7 +49,7 @@ int verb_verify(int argc, char **argv)
     struct eng_config c;
     unsigned passed = 0, failed = 0;
     arena_init(&a, 1u << 20);
-    int rc = cli_parse(argc, argv, "MODEL [--ref DIR] [flags], or --tokenizer FILE --golden FILE, or --template FILE --cases FILE", tables, words, 1, &n_words, &helped, &a, &e);
+    int rc = cli_parse(argc, argv, "MODEL [--ref DIR] [--text FILE] [flags], or --tokenizer FILE --golden FILE, or --template FILE --cases FILE", tables, words, 1, &n_words, &helped, &a, &e);
     if (!rc && !helped && (f.tokenizer || f.golden)) {
         if (!f.tokenizer || !f.golden || n_words)
             rc = err_set(&e, ERR_INVALID, "--tokenizer FILE and --golden FILE go together, without a model");

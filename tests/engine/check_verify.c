@@ -1,13 +1,17 @@
 /* engine/verify: whole models against stored reference results, in every setting that must not matter. */
 #include <check.h>
 #include <glob.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "engine/verify.h"
+#include "engine/session.h"
 #include "tests/support/make_model.h"
+#include "tests/support/suite.h"
+#include "tests/support/tiny_llama.h"
 
 /* Every folder of tests/data/models that has a reference: a family joins by its data alone. */
 static char fixtures[64][128], goldens[16][128];
@@ -110,6 +114,70 @@ START_TEST(notices)
 }
 END_TEST
 
+/* exp of the mean surprise, straight from the definition. */
+static double perplexity_of(const char *model, const char *text)
+{
+    struct eng_config c = {.model_path = model, .seqs = 1, .chunk = 4, .threads = 1, .precision = KRN_PREC_F32, .kv_type = KRN_F32};
+    struct eng_ids ids = {.max = 1000};
+    struct err e = {0};
+    eng_session *s;
+    long double sum = 0;
+    OK(eng_session_open(&s, &c, 1, &e));
+    OK(eng_tok_encode(eng_session_model(s)->tok, text, strlen(text), ENG_TOK_WRAP, &ids, &e));
+    for (uint32_t i = 0; i + 1 < ids.n; i++) {
+        struct eng_part part = {.pos0 = i, .n = 1, .tokens = ids.v + i, .picks = ENG_PICK_LAST};
+        long double all = 0;
+        OK(eng_session_step(s, &part, 1, NULL, NULL, &e));
+        const float *row = eng_session_logits(s, 0);
+        for (uint32_t k = 0; k < eng_tok_count(eng_session_model(s)->tok); k++)
+            all += expl((long double)row[k]);
+        sum -= logl(expl((long double)row[ids.v[i + 1]]) / all);
+    }
+    double p = (double)expl(sum / (long double)(ids.n - 1));
+    eng_ids_free(&ids);
+    eng_session_close(s);
+    return p;
+}
+
+static double said(const char *out, const char *before)
+{
+    const char *p = strstr(out, before);
+    ck_assert_msg(p != NULL, "%s", out);
+    return strtod(p + strlen(before), NULL);
+}
+
+START_TEST(perplexity)
+{
+    static const char story[] = "The quick brown fox jumps over the lazy dog; nobody minds.";
+    char *dir = mm_tmpdir(), *text;
+    const char *model = mm_path(dir, "m.gguf"), *file = mm_path(dir, "text.txt");
+    struct err e = {0};
+    int rc;
+    tiny_llama_write(model, NULL);
+    mm_text(dir, "text.txt", story);
+    struct eng_verify v = {.c = {.model_path = model, .threads = 2, .kv_type = KRN_TYPE_COUNT}};
+    size_t n = 0;
+    v.out = open_memstream(&text, &n);
+    rc = eng_verify_text(&v, file, &e);
+    fclose(v.out);
+    ck_assert_msg(rc == ERR_OK && v.passed + v.failed == 1, "%s", e.msg);
+    double want = perplexity_of(model, story), got = said(text, "tokens: ");
+    ck_assert_msg(fabs(got / want - 1) < 1e-4, "expected %.6f:\n%s", want, text);
+    double served = said(text, "in f32, "), line = said(strstr(text, "text.perplexity"), ")");
+    ck_assert_msg(fabs(line - fabs(served / got - 1)) < 1e-4 && line > 0 && (line <= 0.005) == (v.passed == 1), "%s", text);
+    free(text);
+    v.out = stdout;
+    FAILS(ERR_NOTFOUND, "none.txt", eng_verify_text(&v, mm_path(dir, "none.txt"), &e));
+    mm_text(dir, "text.txt", "");
+    FAILS(ERR_IO, "is empty", eng_verify_text(&v, file, &e));
+    mm_text(dir, "text.txt", "a");
+    FAILS(ERR_FORMAT, "expected at least 2", eng_verify_text(&v, file, &e));
+    mm_write(file, "a\xff" "b", 3);
+    FAILS(ERR_INVALID, "not UTF-8", eng_verify_text(&v, file, &e));
+    mm_rmdir(dir);
+}
+END_TEST
+
 /* Models with goldens, where they have been fetched: ids, the ten best logits, greedy text; both paths. */
 START_TEST(real)
 {
@@ -145,6 +213,7 @@ int main(void)
     tcase_add_loop_test(t, fixture, 0, n_fixtures * N_SETTINGS);
     tcase_add_loop_test(t, spelling, 0, n_fixtures);
     tcase_add_test(t, notices);
+    tcase_add_test(t, perplexity);
     tcase_add_loop_test(t, real, 0, 2 * n_goldens);
     suite_add_tcase(s, t);
     SRunner *r = srunner_create(s);
