@@ -112,7 +112,7 @@ static int measure(const char *name, unsigned parts, unsigned threads, uint32_t 
     struct krn_pages pages = {.layout = {.type = KRN_F16, .page_tokens = PAGE, .n_layers = LAYERS, .heads = KV, .dim_k = D, .dim_v = D}, .tables = table, .table_stride = n_pages};
     krn_kv_layout_init(&pages.layout);
     pages.pool = bytes(n_pages * pages.layout.page_bytes);
-    const struct krn_seq seq = {0, rows, ctx - rows};
+    const struct krn_seq seq = {0, rows, ctx - rows, false};
     const struct krn_step step = {.n_tokens = rows, .n_seqs = 1, .n_groups = 1, .pos = pos, .seqs = &seq, .groups = &pages};
     int rc = krn_cpu.open(&b, &c, &e);
     if (!rc) rc = krn_cpu.record(b, p->ops, p->n, p->w, &l, &e);

@@ -22,7 +22,7 @@ static uint32_t cores(void)
 int eng_config_defaults(struct eng_config *c, const struct eng_plan *p, struct err *e)
 {
     if (p->ctx_switch && c->ctx > p->ctx_switch)
-        log_info("rope: the long list, for every sequence, as the context of %u is beyond %u", c->ctx, p->ctx_switch);
+        log_info("rope: requests that may pass %u tokens (prompt and max_tokens) turn by the long list, others by the short one", p->ctx_switch);
     if (c->ctx > p->ctx)
         log_warn("context of %u tokens asked for, the model was trained on %u", c->ctx, p->ctx);
     if (!c->ctx)

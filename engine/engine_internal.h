@@ -24,6 +24,7 @@ struct eng_seq {
     bool running, finished;
     uint32_t slot;
     int32_t *tokens; uint32_t n_tokens, tokens_cap; /* prompt, then output */
+    bool far;                        /* it may pass the plan's ctx_switch: set for life, whatever length it does reach */
     uint32_t n_prompt, n_past;       /* tokens of the prompt; tokens whose K and V are in pages */
     uint32_t n_out, max_tokens, min_tokens;
     bool ignore_eos, markers, started;

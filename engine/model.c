@@ -217,8 +217,10 @@ static int fingerprint(struct eng_model *m, struct err *e)
     }
     for (size_t i = 0; i < off_catalog_files(m->catalog); i++)
         hash_field(h, "size", &off_catalog_file(m->catalog, i)->size, sizeof(uint64_t));
-    for (uint32_t i = 0; i < m->plan->n_ropes; i++) { /* longrope: keys of one list are no good to the other */
+    for (uint32_t i = 0; i < m->plan->n_ropes; i++) {
         hash_field(h, "rope", m->plan->ropes[i].inv_freq, m->plan->ropes[i].n_freq * sizeof *m->plan->ropes[i].inv_freq);
+        if (m->plan->ropes[i].inv_freq_far)
+            hash_field(h, "rope far", m->plan->ropes[i].inv_freq_far, m->plan->ropes[i].n_freq * sizeof *m->plan->ropes[i].inv_freq_far);
         hash_field(h, "mscale", &m->plan->ropes[i].mscale, sizeof m->plan->ropes[i].mscale);
     }
     buf_init(&b, TEXT_MAX);

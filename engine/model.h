@@ -21,7 +21,7 @@ struct eng_model {
     bool sampling_from_files;
     uint8_t fingerprint[32];                  /* of names, dtypes, shapes, sizes, config and rope tables: not of weight bytes */
 };
-/* ctx: of a sequence, 0: as the sheet says; a plan may depend on it (eng_plan.ctx_switch). */
+/* ctx: of a sequence, 0: as the sheet says. */
 int eng_model_open(struct eng_model **out, const char *path, const char *alias, uint32_t ctx, struct err *e);
 /* "id":"...","aliases":[...] of a description; list: names separated by commas, empty ones do not count. */
 void eng_put_names(struct buf *b, const char *id, const char *list);

@@ -25,12 +25,13 @@ static void put_group(hash_ctx *h, const struct eng_page_scope *s)
     put_u32(h, "page", s->page_tokens);
 }
 
-static void put_rope(hash_ctx *h, const struct krn_rope_table *t)
+static void put_rope(hash_ctx *h, const struct krn_rope_table *t, bool far)
 {
+    const double *f = far && t->inv_freq_far ? t->inv_freq_far : t->inv_freq;
     put_u32(h, "rope", t->n_freq);
     for (uint32_t i = 0; i < t->n_freq; i++) {
         uint64_t bits;
-        memcpy(&bits, &t->inv_freq[i], sizeof bits);
+        memcpy(&bits, &f[i], sizeof bits);
         put_u32(h, "freq", (uint32_t)bits);
         put_u32(h, "freq", (uint32_t)(bits >> 32));
     }
@@ -54,7 +55,7 @@ int eng_page_scope_id(const struct eng_page_scope *s, uint8_t out[HASH_BYTES], s
     put_u32(h, "tp_rank", s->tp_rank);
     put_u32(h, "tp_size", s->tp_size);
     for (uint32_t i = 0; i < s->n_ropes; i++)
-        put_rope(h, &s->ropes[i]);
+        put_rope(h, &s->ropes[i], s->far);
     put_text(h, "images", s->image_recipe);
     put_text(h, "adapter", s->adapter);
     hash_field(h, "namespace", s->space, s->space_n);

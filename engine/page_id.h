@@ -20,6 +20,7 @@ struct eng_page_scope {
     uint32_t page_tokens;
     uint32_t tp_rank, tp_size;            /* 0, 1: whole */
     const struct krn_rope_table *ropes; uint32_t n_ropes;
+    bool far;                             /* the sequence turns by the second lists: its keys are no good to others */
     const char *image_recipe, *adapter;   /* "": none */
     const void *space; size_t space_n;    /* the tenant's namespace */
 };

@@ -71,7 +71,7 @@ struct eng_plan {
     const struct json *formats;   /* {"tools", "reasoning"}: how models of this family spell calls and reasoning (engine/format.h) */
     const char *const *notes; uint32_t n_notes; /* the sheet's `say` that holds here: said once at load */
     uint32_t ctx_use;             /* the context this plan was compiled for: what was asked, else serve.ctx */
-    uint32_t ctx_switch;          /* contexts up to this and beyond it give different rope tables (longrope); 0: all give the same */
+    uint32_t ctx_switch;          /* sequences that may pass it turn by krn_rope_table.inv_freq_far (longrope); 0: all turn alike */
     struct krn_op *ops; uint32_t n_ops;
     const char **op_reg;          /* [n_ops] the register that op i sets, for diagnosis and taps */
     struct eng_segment *segments; uint32_t n_segments;

@@ -124,10 +124,11 @@ void eng_prefix_close(eng_prefix *x)
     free(x);
 }
 
-int eng_prefix_scope(const eng_prefix *x, const char *tenant, uint8_t out[HASH_BYTES], struct err *e)
+int eng_prefix_scope(const eng_prefix *x, const char *tenant, bool far, uint8_t out[HASH_BYTES], struct err *e)
 {
     struct eng_page_scope s = x->scope;
     s.kv = &x->plan->kv[0];
+    s.far = far;
     s.space = tenant;
     s.space_n = strlen(tenant);
     return eng_page_scope_id(&s, out, e);

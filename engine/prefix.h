@@ -16,7 +16,7 @@ typedef struct eng_prefix eng_prefix;
  * not: its model computes every prompt whole until snapshots of it exist. */
 bool eng_prefix_possible(const struct eng_plan *p);
 uint64_t eng_prefix_bytes(const struct eng_plan *p, const struct eng_kv_config *c); /* at most, for any pool within c */
-/* scope: all that identifies pages here but group, kv and space, which this module fills; its pointers are borrowed for the
+/* scope: all that identifies pages here but group, kv, far and space, which this module fills; its pointers are borrowed for the
  * index's life, like plan and kv. ERR_NOMEM. */
 int eng_prefix_open(eng_prefix **out, const struct eng_plan *p, eng_kv *kv, const struct eng_page_scope *scope, uint32_t slots, struct err *e);
 void eng_prefix_close(eng_prefix *x);
@@ -24,7 +24,8 @@ void eng_prefix_close(eng_prefix *x);
 /* How far a sequence's pages are indexed: the chain of nodes from the root to `node`, n_pages long, leased by it. All zero but
  * scope: nothing yet. */
 struct eng_chain { uint8_t scope[HASH_BYTES]; uint32_t node, n_pages; };
-int eng_prefix_scope(const eng_prefix *x, const char *tenant, uint8_t out[HASH_BYTES], struct err *e); /* ERR_NOMEM */
+/* far: as in krn_seq. */
+int eng_prefix_scope(const eng_prefix *x, const char *tenant, bool far, uint8_t out[HASH_BYTES], struct err *e); /* ERR_NOMEM */
 
 /* Tokens of the longest prefix, whole pages and less than n, whose pages a continuation needs are all here. */
 uint32_t eng_prefix_match(eng_prefix *x, const struct eng_chain *c, const int32_t *tokens, uint32_t n);

@@ -3,7 +3,7 @@
 #include <math.h>
 #include <string.h>
 
-struct build { const struct eng_rope_spec *s; struct eng_cfg *cfg; struct err *e; double *f; uint32_t n, ctx_switch; int rc; };
+struct build { const struct eng_rope_spec *s; struct eng_cfg *cfg; struct err *e; double *f, *far; uint32_t n, ctx_switch; int rc; }; /* far NULL: the same */
 
 static const struct eng_value *field(struct build *b, const char *key)
 {
@@ -95,27 +95,41 @@ static float yarn(struct build *b)
     return (float)mu;
 }
 
-/* The list for the context in force: one variant a plan, because stored keys were rotated with it. A GGUF file has the lists as
- * tensors; the sheet picks one of them, and it is divided by like any factors of a file. */
+/* f divided by a list, by its name in the config. */
+static void divide(struct build *b, const char *key, double *f)
+{
+    const struct eng_value *list = field(b, key);
+    double x;
+
+    if (!list || list->type != ENG_V_LIST || list->n != b->n) {
+        b->rc = err_set(b->e, ERR_FORMAT, "rope scaling: expected %s of %u numbers", key, b->n);
+        return;
+    }
+    for (uint32_t j = 0; j < b->n && !b->rc; j++) {
+        if (!eng_v_number(&list->u.items[j], &x) || !(x > 0))
+            b->rc = err_set(b->e, ERR_FORMAT, "rope scaling: factor %u of %s is no number above 0", j, key);
+        else
+            f[j] /= x;
+    }
+}
+
+/* Both lists: a sequence that may pass the original context turns by the long one from its first token on, since stored keys were turned
+ * with it. A GGUF file has the lists as tensors, which are divided by like any factors of a file. */
 static float longrope(struct build *b)
 {
-    double orig = original(b), factor = number(b, "factor", 0), given = number(b, "attention_factor", 0), x;
-    bool is_long = b->s->ctx_use > orig;
-    const struct eng_value *list[2] = {field(b, "short_factor"), field(b, "long_factor")}, *use = list[is_long];
+    double orig = original(b), factor = number(b, "factor", 0), given = number(b, "attention_factor", 0);
+    bool in_file = b->s->factors && !field(b, "short_factor") && !field(b, "long_factor");
 
     b->ctx_switch = orig < UINT32_MAX ? (uint32_t)orig : 0;
     if (factor <= 0)
         factor = b->s->ctx / orig;
-    if (!(b->s->factors && !list[0] && !list[1]) && (!use || use->type != ENG_V_LIST || use->n != b->n)) {
-        b->rc = err_set(b->e, ERR_FORMAT, "rope scaling: expected %s of %u numbers", is_long ? "long_factor" : "short_factor", b->n);
-        return 1;
-    }
-    for (uint32_t j = 0; j < b->n && use; j++) {
-        if (!eng_v_number(&use->u.items[j], &x) || !(x > 0))
-            b->rc = err_set(b->e, ERR_FORMAT, "rope scaling: factor %u of the list is no number above 0", j);
-        else
-            b->f[j] /= x;
-    }
+    memcpy(b->far, b->f, b->n * sizeof *b->f);
+    if (in_file && b->s->ctx_use > orig && !b->s->factors_far)
+        b->rc = err_set(b->e, ERR_FORMAT, "rope scaling: no list for contexts beyond %g tokens (asked: %u)", orig, b->s->ctx_use);
+    if (!in_file)
+        divide(b, "short_factor", b->f);
+    if (!in_file && !b->rc)
+        divide(b, "long_factor", b->far);
     return (float)(given > 0 ? given : factor <= 1 ? 1 : sqrt(1 + log(factor) / log(orig)));
 }
 
@@ -131,6 +145,15 @@ static float dynamic(struct build *b)
 static const struct { const char *name; float (*f)(struct build *b); } kinds[] = {
     {"default", NULL}, {"none", NULL}, {"dynamic", dynamic}, {"linear", linear}, {"llama3", llama3}, {"yarn", yarn}, {"longrope", longrope}, {"su", longrope}};
 
+static void by_file(struct build *b, const float *factors, double *f)
+{
+    for (uint32_t j = 0; j < b->n && factors && !b->rc; j++) {
+        if (!(factors[j] > 0))
+            b->rc = err_set(b->e, ERR_FORMAT, "rope factor %u in the file is %g, expected more than 0", j, (double)factors[j]);
+        f[j] /= factors[j];
+    }
+}
+
 int eng_rope_build(const struct eng_rope_spec *s, struct eng_cfg *cfg, struct arena *a, struct krn_rope_table *out, uint32_t *ctx_switch, struct err *e)
 {
     struct build b = {.s = s, .cfg = cfg, .e = e, .n = s->dim / 2};
@@ -141,7 +164,7 @@ int eng_rope_build(const struct eng_rope_spec *s, struct eng_cfg *cfg, struct ar
     *ctx_switch = 0;
     if (s->dim < 2 || s->dim % 2 || s->dim > 65536 || !(s->theta > 1))
         return err_set(e, ERR_FORMAT, "rope over %u dims with base %g: expected an even count and a base above 1", s->dim, s->theta);
-    if (!(b.f = ARENA_ARRAY(a, double, b.n)))
+    if (!(b.f = ARENA_ARRAY(a, double, b.n)) || !(b.far = ARENA_ARRAY(a, double, b.n)))
         return err_set(e, ERR_NOMEM, "rope table");
     if (!type)
         type = older;
@@ -161,13 +184,11 @@ int eng_rope_build(const struct eng_rope_spec *s, struct eng_cfg *cfg, struct ar
         return err_set(e, ERR_UNSUPPORTED, "rope scaling kind `%.40s` (known: default, linear, dynamic, llama3, yarn, longrope)", kind);
     if (kinds[k].f)
         out->mscale = kinds[k].f(&b);
-    for (uint32_t j = 0; j < b.n && s->factors && !b.rc; j++) {
-        if (!(s->factors[j] > 0))
-            b.rc = err_set(e, ERR_FORMAT, "rope factor %u in the file is %g, expected more than 0", j, (double)s->factors[j]);
-        b.f[j] /= s->factors[j];
-    }
+    by_file(&b, s->factors, b.f);
+    by_file(&b, s->factors_far, b.far);
     out->n_freq = b.n;
     out->inv_freq = b.f;
+    out->inv_freq_far = b.ctx_switch ? b.far : NULL;
     *ctx_switch = b.ctx_switch;
     return b.rc;
 }

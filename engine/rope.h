@@ -14,10 +14,11 @@ struct eng_rope_spec {
     double theta;
     const struct eng_value *scaling; /* the config's object, or null */
     double original;                 /* original context given outside the object; 0: none */
-    uint32_t ctx, ctx_use;           /* the model's context; the one in force, by which longrope chooses its list */
+    uint32_t ctx, ctx_use;           /* the model's context; the one in force */
     const float *factors;            /* [dim / 2] from the file: each frequency is divided by its factor; NULL: none */
+    const float *factors_far;        /* longrope's long list in a GGUF file, likewise */
 };
-/* cfg: where fields that were used are marked as read; may be NULL. *ctx_switch: a context in force beyond it makes another table
- * than one up to it; 0: it makes no difference. ERR_UNSUPPORTED: kind, or dynamic beyond the model's context; ERR_FORMAT: fields. */
+/* cfg: where fields that were used are marked as read; may be NULL. *ctx_switch: sequences that may grow
+ * beyond it turn by out->inv_freq_far, others by inv_freq; 0: all turn alike, and inv_freq_far is NULL. ERR_UNSUPPORTED: kind, or dynamic beyond the model's context; ERR_FORMAT: fields. */
 int eng_rope_build(const struct eng_rope_spec *s, struct eng_cfg *cfg, struct arena *a, struct krn_rope_table *out, uint32_t *ctx_switch, struct err *e);
 #endif

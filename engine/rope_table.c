@@ -43,7 +43,7 @@ static int build(struct eng_compiler *c, const struct json *def, struct krn_rope
 {
     struct eng_value dim, theta, scaling, original;
     struct eng_rope_spec s = {.scaling = &scaling, .ctx = c->p->ctx, .ctx_use = c->p->ctx_use};
-    const char *factors = json_str(json_get(def, "factors"));
+    const char *factors = json_str(json_get(def, "factors")), *far = json_str(json_get(def, "factors_far"));
     const struct off_tensor *f;
     uint32_t beyond = 0;
     int64_t n;
@@ -57,6 +57,8 @@ static int build(struct eng_compiler *c, const struct json *def, struct krn_rope
     s.dim = (uint32_t)n;
     eng_v_number(&original, &s.original);
     if (factors && (f = eng_bind_vector(&c->b, factors)) && (rc = read_factors(c, f, s.dim / 2, &s.factors, e)))
+        return rc;
+    if (far && (f = eng_bind_vector(&c->b, far)) && (rc = read_factors(c, f, s.dim / 2, &s.factors_far, e)))
         return rc;
     if (!(rc = eng_rope_build(&s, &c->env.cfg, c->mem, t, &beyond, e)) && beyond)
         c->p->ctx_switch = beyond;

@@ -101,7 +101,7 @@ static void build_step(eng_engine *g)
         uint32_t k = st->n_seqs++;
         g->row_owner[k] = s;
         g->row_slot[k] = s->slot;
-        g->row_seq[k] = (struct krn_seq){.first = st->n_tokens, .count = g->take[i], .pos0 = s->n_past};
+        g->row_seq[k] = (struct krn_seq){.first = st->n_tokens, .count = g->take[i], .pos0 = s->n_past, .far = s->far};
         for (uint32_t pos = s->n_past; pos < s->n_past + g->take[i]; pos++) {
             if (pos + 1 >= s->n_tokens) /* its logits say what comes after it */
                 g->row_pick[st->n_picks++] = st->n_tokens;

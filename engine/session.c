@@ -116,7 +116,7 @@ int eng_session_step(eng_session *s, const struct eng_part *parts, uint32_t n_pa
         if (rc)
             return rc;
         s->slots[i] = q->slot;
-        s->seqs[i] = (struct krn_seq){.first = st.n_tokens, .count = q->n, .pos0 = q->pos0};
+        s->seqs[i] = (struct krn_seq){.first = st.n_tokens, .count = q->n, .pos0 = q->pos0, .far = q->far};
         for (uint32_t t = 0; t < q->n; t++) {
             if (q->picks == ENG_PICK_ALL || (q->picks == ENG_PICK_LAST && t + 1 == q->n))
                 s->picks[st.n_picks++] = st.n_tokens;

@@ -28,6 +28,7 @@ struct run {
     float *ref;               /* scratch for rows */
     size_t ref_floats;
     unsigned *wrong;          /* rows whose choice differs: of experts, by tap; of the largest logit, the last one */
+    bool far;                 /* the prompt and its answer pass the plan's ctx_switch */
     struct err e;
     int rc;
 };
@@ -250,7 +251,7 @@ static int run_prompt(struct run *r, const int32_t *ids, uint32_t n, struct err 
     for (uint32_t at = 0; at < n && !rc; at += r->n_rows) {
         r->row0 = at;
         r->n_rows = n - at < chunk ? n - at : chunk;
-        struct eng_part part = {.pos0 = at, .n = r->n_rows, .tokens = ids + at, .picks = ENG_PICK_ALL};
+        struct eng_part part = {.pos0 = at, .n = r->n_rows, .tokens = ids + at, .picks = ENG_PICK_ALL, .far = r->far};
         rc = eng_session_step(r->s, &part, 1, on_segment, r, e);
         if (!rc && r->rc) {
             *e = r->e;
@@ -280,7 +281,7 @@ static int run_greedy(struct run *r, const char *prompt, uint32_t n, const int32
         }
         if (i + 1 == n_want)
             break;
-        struct eng_part part = {.pos0 = n + i, .n = 1, .tokens = want + i, .picks = ENG_PICK_LAST};
+        struct eng_part part = {.pos0 = n + i, .n = 1, .tokens = want + i, .picks = ENG_PICK_LAST, .far = r->far};
         int rc = eng_session_step(r->s, &part, 1, NULL, NULL, e);
         if (rc)
             return rc;
@@ -455,12 +456,11 @@ static int open_session(struct run *r, uint32_t ctx, struct err *e)
     return eng_session_open(&r->s, &c, c.chunk, e);
 }
 
-/* The reference takes longrope's list by the length of a sequence, a plan by its context: a prompt that lies on the other side
- * of the switch than the plan gets a plan of its own. */
-static int suit_session(struct run *r, const struct json *p, uint32_t longest, struct err *e)
+/* The reference takes longrope's list by the length of a sequence, as the engine does at admission. */
+static bool is_far(const struct run *r, const struct json *p)
 {
     uint32_t need = (uint32_t)(json_get(p, "ids")->n + json_get(p, "greedy")->n), at = eng_session_model(r->s)->plan->ctx_switch;
-    return at && (need > at) != (eng_session_config(r->s)->ctx > at) ? open_session(r, need > at ? longest : at, e) : ERR_OK;
+    return at && need > at;
 }
 
 static int run_prompts(struct run *r, const struct json *prompts, struct err *e)
@@ -476,9 +476,10 @@ static int run_prompts(struct run *r, const struct json *prompts, struct err *e)
     r->wrong = calloc(slots, sizeof *r->wrong);
     if (!r->worst || !r->scale || !r->have || !r->wrong)
         return err_set(e, ERR_NOMEM, "verify");
-    for (size_t i = 0; i < prompts->n && !rc; i++)
-        if (!(rc = suit_session(r, prompts->items[i], longest, e)))
-            rc = r->acts ? one_fixture_prompt(r, prompts->items[i], e) : one_golden_prompt(r, prompts->items[i], e);
+    for (size_t i = 0; i < prompts->n && !rc; i++) {
+        r->far = is_far(r, prompts->items[i]);
+        rc = r->acts ? one_fixture_prompt(r, prompts->items[i], e) : one_golden_prompt(r, prompts->items[i], e);
+    }
     return rc;
 }
 

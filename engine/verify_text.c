@@ -28,11 +28,12 @@ static int score(eng_session *s, const struct eng_ids *ids, double *perplexity, 
 {
     struct eng_model *m = eng_session_model(s);
     uint32_t n_ids = eng_tok_count(m->tok) < m->plan->vocab ? eng_tok_count(m->tok) : m->plan->vocab, chunk = eng_session_config(s)->chunk;
+    bool far = m->plan->ctx_switch && ids->n > m->plan->ctx_switch;
     double sum = 0;
     int rc = ERR_OK;
     for (uint32_t at = 0, n; at < ids->n && !rc; at += n) {
         n = ids->n - at < chunk ? (uint32_t)ids->n - at : chunk;
-        struct eng_part part = {.pos0 = at, .n = n, .tokens = ids->v + at, .picks = ENG_PICK_ALL};
+        struct eng_part part = {.pos0 = at, .n = n, .tokens = ids->v + at, .picks = ENG_PICK_ALL, .far = far};
         rc = eng_session_step(s, &part, 1, NULL, NULL, e);
         for (uint32_t i = 0; i < n && at + i + 1 < ids->n && !rc; i++)
             sum += surprise(eng_session_logits(s, i), n_ids, ids->v[at + i + 1]);

@@ -21,6 +21,7 @@ enum krn_precision {
 struct krn_seq {
     uint32_t first, count;   /* rows [first, first + count) of the step */
     uint32_t pos0;           /* position of row `first`; keys 0 .. pos0 + count - 1 exist after the write */
+    bool far;                /* rope tables with two lists: the second. One and the same for all of a sequence's life */
 };
 /* One KV group this step. tables[seq * table_stride + pos / page_tokens] is a page number, KRN_NO_PAGE where freed. */
 struct krn_pages {

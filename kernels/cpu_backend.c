@@ -44,7 +44,7 @@ static size_t bytes3(size_t a, size_t b, size_t c)
 }
 static size_t arena_bytes(const struct krn_backend_config *c, unsigned a) { return bytes3(c->arena_cols[a], c->rows_max[a], sizeof(float)); }
 static size_t rope_bytes(const struct krn_backend_config *c, uint32_t i) { return bytes3(2 * (size_t)c->ropes[i].n_freq, c->rows_max[0], sizeof(float)); }
-static size_t row_bytes(const struct krn_backend_config *c) { return bytes3(c->rows_max[0], 4, sizeof(uint32_t)); } /* sequence, 3 positions */
+static size_t row_bytes(const struct krn_backend_config *c) { return bytes3(c->rows_max[0], 5, sizeof(uint32_t)); } /* sequence, 3 positions, list */
 static size_t quant_bytes(const struct krn_backend_config *c) { return c->linear_cols_max ? krn_operand_bytes(rows_most(c), c->linear_cols_max) : 0; }
 
 static size_t latent_bytes(const struct krn_backend_config *c) { return bytes3(c->latent_cols, c->rows_max[0], sizeof(float)); }
@@ -63,9 +63,11 @@ static int check_config(const struct krn_backend_config *c, struct err *e)
 {
     if (c->threads < 1 || c->threads > 256) return err_set(e, ERR_INVALID, "threads: expected 1..256, found %u", c->threads);
     if (!c->rows_max[0] || rows_most(c) > 1u << 20) return err_set(e, ERR_INVALID, "rows of a step: expected 1..1048576, found %u", rows_most(c));
-    for (uint32_t i = 0; i < c->n_ropes; i++)
-        for (uint32_t j = 0; j < c->ropes[i].n_freq; j++)
-            if (!(fabs(c->ropes[i].inv_freq[j]) <= 1024)) return err_set(e, ERR_INVALID, "rope table %u: frequency %u is %g", i, j, c->ropes[i].inv_freq[j]);
+    for (uint32_t i = 0; i < 2 * c->n_ropes; i++) {
+        const double *f = i % 2 ? c->ropes[i / 2].inv_freq_far : c->ropes[i / 2].inv_freq;
+        for (uint32_t j = 0; f && j < c->ropes[i / 2].n_freq; j++)
+            if (!(fabs(f[j]) <= 1024)) return err_set(e, ERR_INVALID, "rope table %u: frequency %u is %g", i / 2, j, f[j]);
+    }
     if (!krn_isa_have(c->isa))
         return err_set(e, ERR_UNSUPPORTED, "kernels %s: this processor has%s%s c", krn_isa_name(c->isa), krn_isa_have(KRN_ISA_AVX512) ? " avx512" : "", krn_isa_have(KRN_ISA_AVX2) ? " avx2" : "");
     if (c->linear_cols_max && !quant_bytes(c)) return err_set(e, ERR_INVALID, "%u rows of %u columns are too many to quantise", rows_most(c), c->linear_cols_max);
@@ -115,6 +117,7 @@ static bool allocate(krn_backend *b)
         if (!(b->arena[a] = zeroed(arena_bytes(c, a)))) return false;
     if (!(b->row_seq = zeroed(row_bytes(c)))) return false;
     for (unsigned i = 0; i < 3; i++) b->rope_pos[i] = b->row_seq + (i + 1) * (size_t)c->rows_max[0];
+    b->rope_far = b->row_seq + 4 * (size_t)c->rows_max[0];
     if (quant_bytes(c) && !(b->quant = zeroed((quant_bytes(c) + 63) & ~(size_t)63))) return false;
     if (latent_bytes(c) && !(b->latent = zeroed(latent_bytes(c)))) return false;
     if (!cpu_experts_open(&b->experts, c)) return false;
@@ -218,7 +221,19 @@ static int prepare_attention(krn_backend *b, krn_list *l, const struct krn_step 
     return rc;
 }
 
-/* Rope tables are a function of positions alone: kept while the positions stay the same (the other lists of this step). */
+/* true: the rows' lists (krn_seq.far) are those of the step before. */
+static bool same_lists(krn_backend *b, const struct krn_step *s)
+{
+    bool same = true;
+    for (uint32_t i = 0; i < s->n_seqs; i++)
+        for (uint32_t r = s->seqs[i].first; r < s->n_tokens && r - s->seqs[i].first < s->seqs[i].count; r++) {
+            same = same && b->rope_far[r] == s->seqs[i].far;
+            b->rope_far[r] = s->seqs[i].far;
+        }
+    return same;
+}
+
+/* Rope tables are a function of positions and lists alone: kept while these stay the same (the other lists of this step). */
 static void prepare_angles(krn_backend *b, const krn_list *l, const struct krn_step *s)
 {
     bool same = b->rope_rows == s->n_tokens;
@@ -229,6 +244,7 @@ static void prepare_angles(krn_backend *b, const krn_list *l, const struct krn_s
         same = same && !memcmp(b->rope_pos[i], pos, s->n_tokens * sizeof *pos);
         memmove(b->rope_pos[i], pos, s->n_tokens * sizeof *pos);
     }
+    same = same_lists(b, s) && same;
     b->rope_rows = s->n_tokens;
     b->make_angles = !same;
 }

@@ -261,9 +261,11 @@ static void make_angles(const krn_backend *b, unsigned worker, unsigned workers)
     struct part p = part_of(b->rope_rows, 1, worker, workers);
     for (uint32_t i = 0; i < b->cfg.n_ropes; i++) {
         const struct krn_rope_table *t = &b->cfg.ropes[i];
+        struct krn_rope_table far = *t;
+        if (t->inv_freq_far) far.inv_freq = t->inv_freq_far;
         for (uint32_t r = p.from; r < p.to; r++) {
             uint32_t pos[3] = {b->rope_pos[0][r], b->rope_pos[1][r], b->rope_pos[2][r]};
-            krn_rope_angles(t, pos, b->ropes[i].c + (size_t)r * t->n_freq, b->ropes[i].s + (size_t)r * t->n_freq);
+            krn_rope_angles(b->rope_far[r] ? &far : t, pos, b->ropes[i].c + (size_t)r * t->n_freq, b->ropes[i].s + (size_t)r * t->n_freq);
         }
     }
 }

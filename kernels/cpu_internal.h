@@ -97,7 +97,7 @@ struct krn_backend {
     void *quant;                   /* scratch of krn_operand for the widest input */
     uint32_t *row_seq;             /* [rows_max[0]] sequence of each row of this step */
     struct cpu_rope *ropes;
-    uint32_t *rope_pos[3], rope_rows; /* positions that the rope tables hold now */
+    uint32_t *rope_pos[3], *rope_far, rope_rows; /* positions and lists that the rope tables hold now */
     struct cpu_geometry geometry[CPU_GEOMETRIES]; uint32_t n_geometries;
     float *scratch; size_t scratch_floats; /* per worker */
     float *slots; size_t slots_floats;

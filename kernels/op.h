@@ -87,6 +87,7 @@ struct krn_op {
 struct krn_rope_table {
     uint32_t n_freq;          /* pairs that turn: rotary dim / 2 */
     const double *inv_freq;   /* [n_freq], scaling already applied */
+    const double *inv_freq_far; /* [n_freq], what sequences with krn_seq.far turn by (longrope's second list); NULL: the same */
     float mscale;
     bool sections;            /* m-rope: row of positions by section (u.rope of vision sheets) */
     uint32_t section[4];      /* pairs per position row */

@@ -52,11 +52,12 @@ static eng_session *open_at(const char *path, uint32_t ctx)
 static void compare(const char *what, eng_session *a, eng_session *b, const struct eng_ids *ids)
 {
     double worst = 0, scale = 0;
-    uint32_t vocab = eng_session_model(a)->plan->vocab;
+    uint32_t vocab = eng_session_model(a)->plan->vocab, at_most = eng_session_model(a)->plan->ctx_switch;
+    bool far = at_most && eng_session_config(a)->ctx > at_most; /* as a request would that may fill the context */
     ck_assert_uint_eq(vocab, eng_session_model(b)->plan->vocab);
     for (uint32_t at = 0, n; at < ids->n; at += n) {
         n = ids->n - at < 64 ? (uint32_t)ids->n - at : 64;
-        struct eng_part part = {.pos0 = at, .n = n, .tokens = ids->v + at, .picks = ENG_PICK_ALL};
+        struct eng_part part = {.pos0 = at, .n = n, .tokens = ids->v + at, .picks = ENG_PICK_ALL, .far = far};
         OK(eng_session_step(a, &part, 1, NULL, NULL, &e));
         OK(eng_session_step(b, &part, 1, NULL, NULL, &e));
         for (uint32_t i = 0; i < n; i++)

@@ -24,7 +24,7 @@ static void open_rig(struct rig *r, struct eng_plan *p, uint64_t bytes_max)
     OK(eng_kv_open(&r->kv, p, &c, &e));
     OK(eng_prefix_open(&r->x, p, r->kv, &scope, SLOTS, &e));
     for (uint32_t i = 0; i < SLOTS; i++)
-        OK(eng_prefix_scope(r->x, "default", r->c[i].scope, &e));
+        OK(eng_prefix_scope(r->x, "default", false, r->c[i].scope, &e));
 }
 static void close_rig(struct rig *r)
 {
@@ -97,7 +97,7 @@ START_TEST(core)
     eng_prefix_release(r.x, &r.c[2], 2);
     ck_assert_uint_eq(start(&r, 0, 200), 144);              /* 150 tokens are 9 full pages */
     eng_prefix_release(r.x, &r.c[0], 0);
-    OK(eng_prefix_scope(r.x, "another", r.c[3].scope, &e));  /* another tenant finds nothing */
+    OK(eng_prefix_scope(r.x, "another", false, r.c[3].scope, &e));  /* another tenant finds nothing */
     ck_assert_uint_eq(start(&r, 3, 150), 0);
     ck_assert_int_eq(grow(&r, 3, 150), ERR_OK);
     eng_prefix_release(r.x, &r.c[3], 3);

@@ -8,6 +8,7 @@
 static struct err e;
 static struct arena a;
 static uint32_t ctx_use /* 0: the model's */, ctx_switch;
+static const float *factors_far;
 
 static int build(const char *scaling, uint32_t dim, double theta, uint32_t ctx, const float *factors, struct krn_rope_table *t)
 {
@@ -18,7 +19,7 @@ static int build(const char *scaling, uint32_t dim, double theta, uint32_t ctx, 
         OK(json_parse(&j, scaling, strlen(scaling), &json_strict, &a, &e));
         OK(eng_v_from_json(j, &a, &v, &e));
     }
-    struct eng_rope_spec s = {.dim = dim, .theta = theta, .scaling = &v, .ctx = ctx, .ctx_use = ctx_use ? ctx_use : ctx, .factors = factors};
+    struct eng_rope_spec s = {.dim = dim, .theta = theta, .scaling = &v, .ctx = ctx, .ctx_use = ctx_use ? ctx_use : ctx, .factors = factors, .factors_far = factors_far};
     return eng_rope_build(&s, NULL, &a, t, &ctx_switch, &e);
 }
 
@@ -83,24 +84,34 @@ START_TEST(longrope)
 {
     static const char s[] = "{\"type\":\"longrope\",\"short_factor\":[1,2],\"long_factor\":[4,8],\"original_max_position_embeddings\":1024}";
     struct krn_rope_table t;
-    OK(build(s, 4, 10000, 4096, NULL, &t)); /* context beyond the original: the long list */
-    ck_assert(is(t.inv_freq[0], 0.25) && is(t.inv_freq[1], 0.01 / 8) && fabs((double)t.mscale - sqrt(1 + log(4) / log(1024))) < 1e-6);
+    OK(build(s, 4, 10000, 4096, NULL, &t)); /* both lists; the magnitude is of the model's context */
+    ck_assert(is(t.inv_freq[0], 1) && is(t.inv_freq[1], 0.005) && is(t.inv_freq_far[0], 0.25) && is(t.inv_freq_far[1], 0.01 / 8));
+    ck_assert(fabs((double)t.mscale - sqrt(1 + log(4) / log(1024))) < 1e-6 && ctx_switch == 1024);
     arena_free(&a);
     OK(build(s, 4, 10000, 1024, NULL, &t));
     ck_assert(is(t.inv_freq[0], 1) && is(t.inv_freq[1], 0.005) && is((double)t.mscale, 1));
     arena_free(&a);
-    /* the list goes by the context in force, the magnitude by the model's; early files call the kind yarn */
+    OK(build("{\"type\":\"linear\",\"factor\":4}", 4, 10000, 1024, NULL, &t));
+    ck_assert(t.inv_freq_far == NULL && ctx_switch == 0);
+    arena_free(&a);
+    /* the context in force changes nothing; early files call the kind yarn */
     static const char early[] = "{\"type\":\"yarn\",\"short_factor\":[1,2],\"long_factor\":[4,8],\"original_max_position_embeddings\":1024}";
     for (ctx_use = 1024; ctx_use <= 1025; ctx_use++) {
         OK(build(ctx_use == 1024 ? early : s, 4, 10000, 4096, NULL, &t));
-        ck_assert(is(t.inv_freq[1], ctx_use == 1024 ? 0.005 : 0.01 / 8) && fabs((double)t.mscale - sqrt(1 + log(4) / log(1024))) < 1e-6);
+        ck_assert(is(t.inv_freq[1], 0.005) && is(t.inv_freq_far[1], 0.01 / 8) && fabs((double)t.mscale - sqrt(1 + log(4) / log(1024))) < 1e-6);
         ck_assert_uint_eq(ctx_switch, 1024);
         arena_free(&a);
     }
-    /* a GGUF file: the sheet picked the list, the magnitude is in the metadata */
-    static const float list[] = {4, 8};
-    OK(build("{\"rope_type\":\"longrope\",\"attention_factor\":1.25}", 4, 10000, 4096, list, &t));
-    ck_assert(is(t.inv_freq[0], 0.25) && is(t.inv_freq[1], 0.01 / 8) && is((double)t.mscale, 1.25));
+    ctx_use = 0;
+    /* a GGUF file: lists as tensors, the magnitude in the metadata */
+    static const float list[] = {1, 2}, far[] = {4, 8};
+    static const char in_file[] = "{\"rope_type\":\"longrope\",\"attention_factor\":1.25,\"original_max_position_embeddings\":1024}";
+    factors_far = far;
+    OK(build(in_file, 4, 10000, 4096, list, &t));
+    ck_assert(is(t.inv_freq[0], 1) && is(t.inv_freq[1], 0.005) && is(t.inv_freq_far[0], 0.25) && is(t.inv_freq_far[1], 0.01 / 8) && is((double)t.mscale, 1.25));
+    arena_free(&a);
+    factors_far = NULL;
+    FAILS(ERR_FORMAT, "no list for contexts beyond 1024 tokens (asked: 4096)", build(in_file, 4, 10000, 4096, list, &t));
     arena_free(&a);
     /* dynamic: as plain up to the model's context, refused beyond it */
     ctx_use = 4097;

@@ -79,7 +79,7 @@ static void compute(const struct shape *s, const struct way *way, const struct d
         for (uint32_t i = 0; i < n_seqs; i++) {
             /* Companions see the same positions with their tokens shifted, in shorter chunks. */
             uint32_t c = i == me ? count : 1 + count / 2;
-            w.seqs[i] = (struct krn_seq){row, c, pos};
+            w.seqs[i] = (struct krn_seq){row, c, pos, false};
             for (uint32_t r = 0; r < c; r++) {
                 uint32_t t = i == me ? pos + r : (pos + r + i + 1) % s->n;
                 memcpy(q + (row + r) * qw, d->q + t * qw, qw * sizeof *q);
@@ -204,7 +204,7 @@ START_TEST(long_split)
         struct krn_attend a = {.ops = way.ops, .q = d.q, .heads = 4, .kv_heads = 2, .dim = 16, .dim_v = 16, .q_head = 16, .out_head = 16, .scale = 0.25f,
                                .sinks = d.sinks, .seqs = w.seqs, .n_seqs = 1, .pages = &w.pages};
         for (uint32_t p = 0; p < t.n; p++) krn_attend_store(&a, 0, p, d.k + p * 32, 16, d.v + p * 32, 16);
-        w.seqs[0] = (struct krn_seq){0, 1, t.n - 1};
+        w.seqs[0] = (struct krn_seq){0, 1, t.n - 1, false};
         float *scratch = malloc(krn_attend_scratch(2, 16, 16, false) * sizeof *scratch), one[64], many[64];
         uint32_t slots = krn_attend_slots_max(&a, 8), max = krn_attend_items_max(1, 8);
         float *slot = malloc(slots * krn_attend_slot_floats(2, 16) * sizeof *slot);

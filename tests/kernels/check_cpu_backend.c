@@ -188,7 +188,7 @@ static void logits(const struct model *m, const struct way *w, const int32_t *to
         uint32_t p[ROWS * 4], picks[ROWS], row = 0, mine = 0, count = n - pos < w->chunk ? n - pos : w->chunk;
         struct krn_seq seqs[4];
         for (uint32_t s = 0; s <= w->company; s++) {
-            seqs[s] = (struct krn_seq){row, count, pos};
+            seqs[s] = (struct krn_seq){row, count, pos, false};
             if (s == me) mine = row;
             for (uint32_t i = 0; i < count; i++, row++) {
                 t[row] = s == me ? tokens[pos + i] : (int32_t)((pos + i) * 31 + s) % VOCAB;
@@ -350,7 +350,7 @@ START_TEST(positions)
     for (int i = 0; i < 3; i++) {
         const int32_t t = 5;
         const uint32_t pos = i == 1 ? 9 : 0, pick = 0;
-        const struct krn_seq seq = {0, 1, 0};
+        const struct krn_seq seq = {0, 1, 0, false};
         struct krn_step step = {.n_tokens = 1, .n_picks = 1, .n_seqs = 1, .n_groups = 1, .tokens = &t, .pos = &pos, .picks = &pick, .seqs = &seq, .groups = &r.pages};
         OK(krn_cpu.submit(r.b, r.list[0], &step, &e));
         memcpy(out[i], krn_cpu.row(r.b, &q, 0), sizeof first);
@@ -392,7 +392,7 @@ START_TEST(errors)
 
     int32_t t[2] = {1, 2};
     uint32_t pos[2] = {0, 1}, pick = 0;
-    struct krn_seq seq = {0, 2, 0};
+    struct krn_seq seq = {0, 2, 0, false};
     struct krn_step good = {.n_tokens = 2, .n_picks = 1, .n_seqs = 1, .n_groups = 1, .tokens = t, .pos = pos, .picks = &pick, .seqs = &seq, .groups = &r.pages}, s = good;
     OK(krn_cpu.submit(r.b, r.list[0], &s, &e));
     t[1] = VOCAB;
@@ -408,7 +408,7 @@ START_TEST(errors)
     s = good;
     seq.count = 1;
     FAILS(ERR_INVALID, "1 of 2 rows", krn_cpu.submit(r.b, r.list[0], &s, &e));
-    seq = (struct krn_seq){0, 2, ROWS + 16};
+    seq = (struct krn_seq){0, 2, ROWS + 16, false};
     FAILS(ERR_INVALID, "beyond its table", krn_cpu.submit(r.b, r.list[0], &s, &e));
     seq.pos0 = 0;
     r.tables[0] = KRN_NO_PAGE;

@@ -122,7 +122,7 @@ static void close_rig(struct rig *r)
 static struct krn_step step_of(const int32_t *tokens, uint32_t n, uint32_t *pos, struct krn_seq *seq)
 {
     for (uint32_t i = 0; i < n; i++) pos[i] = i;
-    *seq = (struct krn_seq){0, n, 0};
+    *seq = (struct krn_seq){0, n, 0, false};
     return (struct krn_step){.n_tokens = n, .n_seqs = 1, .tokens = tokens, .pos = pos, .seqs = seq};
 }
 

@@ -141,7 +141,7 @@ static void compute(struct rig *r, const struct way *w, float *out)
         uint32_t n = r->s.n - p < w->chunk ? r->s.n - p : w->chunk;
         struct krn_seq q[SEQS];
         for (uint32_t i = 0; i < seqs; i++) {
-            q[i] = (struct krn_seq){i * n, n, p};
+            q[i] = (struct krn_seq){i * n, n, p, false};
             for (uint32_t t = 0; t < n; t++) {
                 const float *x = r->x + (size_t)(i == w->company ? p + t : (p + t + i + 1) % r->s.n) * r->c[QC];
                 for (int c = Q; c <= BETA; c++) memcpy(at(b, r, c, i * n + t), x + r->c[c], (r->c[c + 1] - r->c[c]) * sizeof *x);
@@ -318,7 +318,7 @@ START_TEST(errors)
     krn_backend *b;
     krn_list *list;
     uint32_t pos = 0, slot = 0;
-    struct krn_seq q = {0, 1, 0};
+    struct krn_seq q = {0, 1, 0, false};
     struct krn_states st = {.layout = layout_of(&r)};
     st.layout.field[0].dv++;
     ck_assert(krn_state_layout_init(&st.layout));

@@ -114,7 +114,7 @@ static void compute(const struct rig *g, const struct way *w, float *out)
         uint32_t n = s->n - at < w->chunk ? s->n - at : w->chunk;
         struct krn_seq q[SEQS];
         for (uint32_t i = 0; i < seqs; i++) {
-            q[i] = (struct krn_seq){i * n, n, at};
+            q[i] = (struct krn_seq){i * n, n, at, false};
             for (uint32_t t = 0; t < n; t++) {
                 const float *x = g->x + (size_t)(i == w->company ? at + t : (at + t + i + 1) % s->n) * c.out;
                 memcpy(row(b, c.qn, s->heads * s->nope, i * n + t), x + c.qn, s->heads * s->nope * 4);
