@@ -237,7 +237,7 @@ static int blame_segment(eng_exec *x, const struct eng_segment *s, const struct 
 int eng_exec_blame(eng_exec *x, const struct krn_step *step, uint32_t k, struct err *e)
 {
     const struct krn_seq *q = &step->seqs[k];
-    struct krn_seq one = {0, q->count, q->pos0};
+    struct krn_seq one = {.count = q->count, .pos0 = q->pos0, .far = q->far};
     struct krn_pages groups[16];
     struct krn_step alone = *step;
     uint32_t op;
