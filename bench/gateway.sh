@@ -131,9 +131,13 @@ connect() {
 
 attack() {
     start "$(printf ' word%.0s' $(seq 20000))"
-    measure attack --seconds "$seconds" --slow "$(scaled 200 20)" --deaf "$(scaled 200 20)" --idle "$(scaled 1000 100)" --noise "$(scaled 20 4)" \
-        --half "$(scaled 100 10)"
-    bar "attack: the client's p99, beside : alone" "$(get p99_ratio)" '<=' 1.5 times
+    ratios=
+    for _ in 1 2 3; do # a p99 of some thousand requests is a few of them: the middle of three counts
+        measure attack --seconds "$((seconds > 3 ? seconds / 2 : seconds))" --slow "$(scaled 200 20)" --deaf "$(scaled 200 20)" --idle "$(scaled 1000 100)" --noise "$(scaled 20 4)" \
+            --half "$(scaled 100 10)"
+        ratios="$ratios $(get p99_ratio)"
+    done
+    bar "attack: the client's p99, beside : alone" "$(echo "$ratios" | tr ' ' '\n' | sort -n | awk 'NF { v[++n] = $1 } END { print v[int((n + 1) / 2)] }')" '<=' 1.5 times
     bar "attack: the client's failures" "$(get failed_requests)" '<=' 0 ""
     bar "attack: descriptors after, more than before" "$(($(get gateway_fds_after) - $(get gateway_fds_before)))" '<=' 0 ""
     for _ in 1 2 3; do # what the allocator keeps has a ceiling
@@ -141,7 +145,11 @@ attack() {
         measure attack --seconds 1 --slow "$(scaled 200 20)" --deaf "$(scaled 200 20)" --idle "$(scaled 1000 100)" --noise "$(scaled 20 4)" \
             --half "$(scaled 100 10)"
     done
-    bar "attack: memory after the fourth, of the third" "$(awk -v a="$(get gateway_rss_after)" -v b="$first" 'BEGIN { printf "%.1f", 100 * a / b }')" '<=' 110 %
+    bar "attack: memory after the last, of the one before" "$(awk -v a="$(get gateway_rss_after)" -v b="$first" 'BEGIN { printf "%.1f", 100 * a / b }')" '<=' 110 %
+    for _ in $(seq 50); do # streams that were left end with their next token
+        [ "$(metric sluice_engine_running)" != 0 ] || break
+        sleep 0.1
+    done
     bar "attack: requests still running" "$(metric sluice_engine_running)" '<=' 0 ""
 }
 

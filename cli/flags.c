@@ -17,7 +17,7 @@ static const char *const kv_types[] = {"auto", "f32", "f16", "bf16", NULL};
 #define AT(field) offsetof(struct cli_engine, field)
 const struct cli_flag cli_engine_flags[] = {
     {{"model", CONF_STR, AT(model), 0, 0, NULL}, "-m", "MODEL", "a .gguf file, or a directory with config.json and safetensors"},
-    {{"alias", CONF_STR, AT(alias), 0, 0, NULL}, NULL, "NAME", "the model's name towards clients (default: its file's name); more after commas are aliases"},
+    {{"alias", CONF_STR, AT(alias), 0, 0, NULL}, NULL, "NAME", "the model's name towards clients (default: its file's name); more after commas, or in more flags, are aliases"},
     {{"ctx", CONF_INT, AT(ctx), 0, 16777216, NULL}, "-c", "TOKENS", "context of a sequence (default: as `check` shows, mostly 4096)"},
     {{"seqs", CONF_INT, AT(seqs), 0, 4096, NULL}, "-np", "N", "sequences that run at once (default: as `check` shows, mostly 8)"},
     {{"threads", CONF_INT, AT(threads), 0, 256, NULL}, "-t", "N", "threads of the engine (default: the cores it may use)"},
@@ -60,6 +60,9 @@ static const struct cli_flag *find(const struct cli_flags *t, const char *arg, s
     return NULL;
 }
 
+/* Names of one model: given again, the values are one list. Other flags take the last. */
+static bool joins(const struct cli_flag *f) { return !strcmp(f->d.name, "alias"); }
+
 int cli_parse(int argc, char **argv, const char *usage, const struct cli_flags *tables, const char **words, size_t words_max, size_t *n_words,
               bool *asked_help, struct arena *a, struct err *e)
 {
@@ -86,6 +89,9 @@ int cli_parse(int argc, char **argv, const char *usage, const struct cli_flags *
         const char *value = f->d.type == CONF_BOOL ? (eq ? eq + 1 : "on") : eq ? eq + 1 : i + 1 < argc ? argv[++i] : NULL;
         if (!value)
             return err_set(e, ERR_INVALID, "%s: expected a value (%s)", arg, f->arg);
+        const char **set = (const char **)((char *)target + f->d.offset);
+        if (joins(f) && *set && !(value = arena_printf(a, "%s,%s", *set, value)))
+            return err_set(e, ERR_NOMEM, "%s", arg);
         int rc = conf_set(arg, value, &f->d, target, a, e);
         if (rc)
             return rc;

@@ -60,6 +60,7 @@ START_TEST(core)
         {"bench tiny.gguf --json -p 4 -n 2 -r 1 -t 1 --alias 'a\"b' >out && grep -q 'model\":\"a.\"b\"' out", 0, ""},
         {"bench tiny.gguf --json --ops -p 4 -n 2 -r 1 -t 1 -b 1,2 -d 0,5 >out && grep -q '\"batch\":2,\"depth\":5,.*\"decode_ops\":.*\"operator\":\"linear\"' out", 0, ""},
         {"bench tiny.gguf --ops -p 4 -n 2 -r 1 -t 1 >out && grep -q 'a step of decode: 1 x 1 tokens at 1' out && grep -q 'rmsnorm' out", 0, ""},
+        {"bench tiny.gguf --json -p 4 -n 2 -r 1 -t 1 --alias one --alias=two >out && grep -q 'model\":\"one\"' out", 0, ""},
         {"bench tiny.gguf -d 1,x >out", 2, "-d: expected up to 16 numbers"},
         {"run bad -p hi -n 3 >out", 3, "expected a number, found a truth value"}, /* not the user's flag, but the model's config */
         {"plan tiny.gguf --no-probe --json >out && grep -q '\"sweep_bytes\":0' out", 0, ""},
