@@ -284,6 +284,7 @@ static int enter(eng_engine *g, struct eng_seq *s, struct err *e)
     g->n_waiting++;
     g->waiting_tokens += s->n_tokens;
     g->stats.requests++;
+    g->stats.tokens_in += s->n_prompt;
     kick(g);
     return ERR_OK;
 }

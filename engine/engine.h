@@ -104,7 +104,7 @@ void eng_drain(eng_engine *g);               /* refuses new requests with ERR_CL
 
 struct eng_stats {
     uint32_t running, waiting, seqs_max; uint64_t waiting_tokens;
-    uint64_t requests, tokens_in, tokens_out, steps, step_ns;
+    uint64_t requests, tokens_in, tokens_out, steps, step_ns; /* accepted requests and their prompt tokens; tokens sampled */
     uint64_t kv_pages, kv_pages_used, kv_bytes, weight_bytes, activation_bytes, ram_max; /* used: held by sequences */
     uint64_t weight_sweep_bytes;  /* of weights that pass through memory in a step; 0: all stay */
     uint64_t weight_read_bytes, weight_stalls, weight_stall_ns; /* from files; leases that had to wait, and how long */

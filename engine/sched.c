@@ -251,7 +251,6 @@ static void run_step(eng_engine *g)
     g->stats.weight_stalls = w.lease_misses;
     g->stats.weight_stall_ns = w.stall_ns;
     g->stats.step_ns += ns;
-    g->stats.tokens_in += g->step.n_tokens;
     g->stats.tokens_out += out;
     pthread_mutex_unlock(&g->lock);
 }

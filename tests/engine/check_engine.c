@@ -247,6 +247,8 @@ START_TEST(preemption)
         same(&ref[i], &b.r[i], "with few pages");
     }
     eng_stats(b.g, &st);
+    ck_assert_uint_eq(st.requests, 4);
+    ck_assert_uint_eq(st.tokens_in, 5 * 4 + 7 * 10); /* also where prompts were computed twice */
     ck_assert_uint_le(st.weight_bytes + st.activation_bytes + st.kv_bytes, c.ram_max);
     eng_close(b.g);
     c.ram_max = fixed + kv / 8;
