@@ -30,7 +30,7 @@ struct req {
 };
 struct box {
     unsigned long allocs_at[OUT]; /* allocations of the process when request 1's n-th token came */
-    pthread_mutex_t lock; pthread_cond_t cond; struct req r[MAX]; eng_engine *g; uint64_t cancel_id; /* set before the engine opens: cancelled from inside its second token's event */
+    pthread_mutex_t lock; pthread_cond_t cond; struct req r[MAX]; eng_engine *g; uint64_t cancel_id; /* cancelled from inside its second token's event */
     uint64_t pause_id;  /* likewise: paused from inside its third, so that it cannot end by itself */ };
 
 static char model[256];
@@ -65,10 +65,12 @@ static void on_event(void *ctx, const struct eng_event *ev)
             snprintf(r->error, sizeof r->error, "%s", ev->err->msg);
     }
     pthread_cond_broadcast(&b->cond);
+    bool pause = ev->id == b->pause_id && ev->type == ENG_EV_TOKEN && ev->n_out == 3;
+    bool cancel = ev->id == b->cancel_id && ev->type == ENG_EV_TOKEN && ev->n_out == 2;
     pthread_mutex_unlock(&b->lock);
-    if (ev->id == b->pause_id && ev->type == ENG_EV_TOKEN && ev->n_out == 3)
+    if (pause)
         eng_pause(b->g, ev->id, true);
-    if (ev->id == b->cancel_id && ev->type == ENG_EV_TOKEN && ev->n_out == 2)
+    if (cancel)
         eng_cancel(b->g, ev->id);
 }
 
@@ -471,9 +473,11 @@ START_TEST(ends)
     wait_done(&b, 9);
     ck_assert_int_eq(b.r[9].finish, ENG_DEADLINE);
     eng_pause(b.g, 10, true); /* nobody of that name */
+    pthread_mutex_lock(&b.lock);
+    b.pause_id = 11;
+    pthread_mutex_unlock(&b.lock);
     ck_assert_int_eq(submit(&b, 11, 20, 60, 0, &e), ERR_OK);
-    wait_tokens(&b, 11, 1);
-    eng_pause(b.g, 11, true);
+    wait_tokens(&b, 11, 3);
     ck_assert_int_eq(submit(&b, 12, 20, 10, 0, &e), ERR_OK);
     wait_done(&b, 12); /* runs on beside the paused one */
     ck_assert_uint_eq(b.r[11].n_done_events, 0);
