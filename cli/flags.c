@@ -28,7 +28,7 @@ const struct cli_flag cli_engine_flags[] = {
     {{"kv-type", CONF_ENUM, AT(kv_type), 0, 0, kv_types}, NULL, "T", "KV cells: f32, f16, bf16 (default f16; f32 with --precision f32)"},
     {{"precision", CONF_ENUM, AT(precision), 0, 0, precisions}, NULL, "P", "auto: int8 activations meet quantised weights; f32: diagnosis"},
     {{"kernels", CONF_ENUM, AT(kernels), 0, 0, kernels}, NULL, "SET", "auto, c, avx2, avx512: equal bits, different speed"},
-    {{"ram", CONF_STR, AT(ram), 0, 0, NULL}, NULL, "SIZE", "memory of the engine: bytes with K M G T, or % of the model's bytes"},
+    {{"ram", CONF_STR, AT(ram), 0, 0, NULL}, NULL, "SIZE", "memory of the engine: bytes with K M G T, or % of the model's bytes; weights that do not fit stream from the drive"},
     {{"device", CONF_STR, AT(device), 0, 0, NULL}, NULL, "DEV", "cpu"},
 };
 const size_t cli_n_engine_flags = sizeof cli_engine_flags / sizeof *cli_engine_flags;
