@@ -18,35 +18,14 @@
 
 #define SPACE_HOLD 256
 
-enum state { TEXT, REASONING, ARGUMENTS, MEMBERS, VALUE, TAIL, AFTER, OVER };
-struct part { enum gw_part_type type; uint32_t call; size_t at, n, id_at, id_n; bool broken; };
-
-struct gw_calls {
-    struct gw_calls_config cfg;
-    const struct eng_format *f;
-    enum state state;
-    struct buf held; size_t at; bool end;
-    struct buf bytes, parts, out;      /* of what was said: text, struct part, struct gw_part */
-    bool starts[256];                  /* bytes that something other than text may begin with */
-    bool fresh, skip_space, long_space;
-
-    struct gw_head head;               /* of the call at hand: alt, body, tool, in_object */
-    struct gw_scan scan;
-    bool any_member, value_string;
-    size_t raw_at;                     /* whole: where the call begins in held */
-    size_t undo_bytes, undo_parts;     /* and what had been said before it */
-    uint32_t n_calls, made, broken;
-    uint64_t seed, reasoning;
-};
-
 /* ---- saying ----------------------------------------------------------------------------------------------- */
 
-static struct part *last(gw_calls *c) { return c->parts.len ? (struct part *)(void *)(c->parts.data + c->parts.len) - 1 : NULL; }
+static struct calls_part *last(gw_calls *c) { return c->parts.len ? (struct calls_part *)(void *)(c->parts.data + c->parts.len) - 1 : NULL; }
 
 /* The part that text of this type goes to. */
-static void open_part(gw_calls *c, enum gw_part_type type)
+void calls_open_part(gw_calls *c, enum gw_part_type type)
 {
-    struct part *l = last(c), p;
+    struct calls_part *l = last(c), p;
     if (l && l->type == type && type != GW_PART_CALL && type != GW_PART_END)
         return;
     memset(&p, 0, sizeof p);
@@ -56,25 +35,25 @@ static void open_part(gw_calls *c, enum gw_part_type type)
     buf_add(&c->parts, &p, sizeof p);
 }
 
-static void close_part(gw_calls *c)
+void calls_close_part(gw_calls *c)
 {
-    struct part *l = last(c);
+    struct calls_part *l = last(c);
     if (l)
         l->n = c->bytes.len - l->at;
 }
 
-static void say(gw_calls *c, enum gw_part_type type, const char *p, size_t n)
+void calls_say(gw_calls *c, enum gw_part_type type, const char *p, size_t n)
 {
     if (!n)
         return;
-    open_part(c, type);
+    calls_open_part(c, type);
     buf_add(&c->bytes, p, n);
-    close_part(c);
+    calls_close_part(c);
     if (type == GW_PART_REASONING)
         c->reasoning += n;
 }
 
-static size_t trailing_space(const char *p, size_t n)
+size_t calls_trailing_space(const char *p, size_t n)
 {
     size_t k = 0;
     while (k < n && gw_is_space(p[n - 1 - k]))
@@ -95,7 +74,7 @@ static size_t say_text(gw_calls *c, enum gw_part_type type, const char *p, size_
     if (from == n)
         return n;
     c->skip_space = false;
-    run = trailing_space(p + from, n - from);
+    run = calls_trailing_space(p + from, n - from);
     if (run < n - from) {
         c->long_space = false;
         c->fresh &= type != GW_PART_CONTENT;
@@ -103,7 +82,7 @@ static size_t say_text(gw_calls *c, enum gw_part_type type, const char *p, size_
     c->long_space |= run > SPACE_HOLD;
     if (trims && !c->long_space)
         keep -= run;
-    say(c, type, p + from, keep - from);
+    calls_say(c, type, p + from, keep - from);
     return space == SPACE_WAITS ? keep : n;
 }
 
@@ -125,7 +104,7 @@ static void say_plain(gw_calls *c, const char *p, size_t n)
     while (n) {
         const char *mark = memchr(p, ENG_MARK, n);
         size_t k = mark ? (size_t)(mark - p) : n;
-        say(c, GW_PART_CONTENT, p, k);
+        calls_say(c, GW_PART_CONTENT, p, k);
         if (mark)
             k += 1 + marker_text(c, mark + 1, n - k - 1);
         p += k;
@@ -160,20 +139,20 @@ static void make_id(gw_calls *c, const char *name, size_t n)
     }
 }
 
-static void put_json(gw_calls *c, const char *p, size_t n)
+void calls_put_json(gw_calls *c, const char *p, size_t n)
 {
     struct gw_scan s;
     gw_scan_init(&s);
-    open_part(c, GW_PART_ARGUMENTS);
+    calls_open_part(c, GW_PART_ARGUMENTS);
     for (size_t i = 0; i < n; i++)
         gw_scan_byte(&s, (unsigned char)p[i], &c->bytes);
-    close_part(c);
+    calls_close_part(c);
 }
 
 static void end_call(gw_calls *c, bool broken)
 {
-    open_part(c, GW_PART_END);
-    struct part *l = last(c);
+    calls_open_part(c, GW_PART_END);
+    struct calls_part *l = last(c);
     if (l)
         l->broken = broken;
     c->made += !broken;
@@ -182,7 +161,7 @@ static void end_call(gw_calls *c, bool broken)
     c->state = broken ? TEXT : c->cfg.tools->parallel ? AFTER : OVER;
 }
 
-static void break_call(gw_calls *c)
+void calls_break(gw_calls *c)
 {
     if (c->cfg.whole) {
         c->bytes.len = c->undo_bytes;
@@ -200,7 +179,7 @@ static void break_call(gw_calls *c)
 static void begin_call(gw_calls *c, const struct gw_head *h, size_t from, size_t used)
 {
     enum eng_step_kind kind = c->f->tools.call[h->alt].v[h->body].kind;
-    struct part p;
+    struct calls_part p;
     c->raw_at = from;
     c->undo_bytes = c->bytes.len;
     c->undo_parts = c->parts.len;
@@ -223,7 +202,7 @@ static void begin_call(gw_calls *c, const struct gw_head *h, size_t from, size_t
     c->any_member = false;
     gw_scan_init(&c->scan);
     if (h->known) {
-        put_json(c, h->args_n ? h->args : "{}", h->args_n ? h->args_n : 2);
+        calls_put_json(c, h->args_n ? h->args : "{}", h->args_n ? h->args_n : 2);
         c->state = TAIL;
     } else {
         c->state = kind == ENG_STEP_MEMBERS ? MEMBERS : ARGUMENTS;
@@ -237,7 +216,7 @@ enum opener { O_NONE, O_MORE, O_CALL, O_REASONING, O_DROP, O_LONE /* a control t
 struct found { enum opener what; size_t used; struct gw_head head; };
 
 /* What is held is looked at up to GW_CALLS_HOLD bytes: what needs more is no mark. */
-static struct gw_cursor window(const gw_calls *c, const char *p, size_t n)
+struct gw_cursor calls_window(const gw_calls *c, const char *p, size_t n)
 {
     return (struct gw_cursor){p, n < GW_CALLS_HOLD ? n : GW_CALLS_HOLD, 0, c->end || n > GW_CALLS_HOLD};
 }
@@ -276,7 +255,7 @@ static bool dropped(const gw_calls *c, struct gw_cursor cur, struct found *o)
 static struct found look(const gw_calls *c, const char *p, size_t n, bool fresh)
 {
     struct found o = {.what = O_NONE};
-    struct gw_cursor cur = window(c, p, n);
+    struct gw_cursor cur = calls_window(c, p, n);
     enum gw_match m = GW_NO;
     if (c->cfg.tools && (c->state == TEXT || *p == ENG_MARK))
         m = gw_match_head(&c->f->tools, c->cfg.tools, false, fresh && c->state == TEXT, &cur, &o.head);
@@ -345,7 +324,7 @@ static size_t scan_reasoning(const gw_calls *c, const char *p, size_t n, struct 
     char first = *c->f->reasoning.close.v[0].s;
     o->what = O_NONE;
     for (size_t i = 0; i < n; i++) {
-        struct gw_cursor cur = window(c, p + i, n - i);
+        struct gw_cursor cur = calls_window(c, p + i, n - i);
         enum gw_match m = p[i] == first ? gw_match_literal(&cur, &c->f->reasoning.close) : GW_NO;
         if (m != GW_NO) {
             *o = (struct found){.what = m == GW_MORE ? O_MORE : O_REASONING, .used = cur.at};
@@ -383,169 +362,18 @@ static bool step_reasoning(gw_calls *c)
     return true;
 }
 
-/* ---- arguments -------------------------------------------------------------------------------------------- */
-
-static bool step_arguments(gw_calls *c)
-{
-    open_part(c, GW_PART_ARGUMENTS);
-    enum gw_scan_end e = GW_SCAN_MORE;
-    while (c->at < c->held.len && e == GW_SCAN_MORE) {
-        e = gw_scan_byte(&c->scan, (unsigned char)c->held.data[c->at], &c->bytes);
-        c->at += e != GW_SCAN_WRONG;
-    }
-    close_part(c);
-    if (e == GW_SCAN_OVER)
-        c->state = TAIL;
-    else if (e == GW_SCAN_WRONG || c->end)
-        break_call(c);
-    return e != GW_SCAN_MORE;
-}
-
-static const struct json *schema_of(const gw_calls *c, const char *key, size_t n)
-{
-    return json_get_n(json_get(c->head.tool->parameters, "properties"), key, n);
-}
-
-static bool all_strings(const struct json *list)
-{
-    for (size_t i = 0; json_is(list, JSON_ARRAY) && i < list->n; i++)
-        if (!json_is(list->items[i], JSON_STRING))
-            return false;
-    return json_is(list, JSON_ARRAY) && list->n;
-}
-
-/* Is this argument's text a string as it stands. */
-static bool is_string(const gw_calls *c, const struct gw_member *m, const char *key, size_t key_n)
-{
-    if (m->type)
-        return m->type_n == 6 && !memcmp(m->type, "string", 6);
-    const struct json *s = schema_of(c, key, key_n), *type = json_get(s, "type");
-    return json_eq(type, "string") || (!type && (all_strings(json_get(s, "enum")) || json_is(json_get(s, "const"), JSON_STRING)));
-}
-
-static size_t unescape(char *s, size_t n)
-{
-    static const struct { const char *from; char to; } known[] = {{"&quot;", '"'}, {"&amp;", '&'}, {"&lt;", '<'}, {"&gt;", '>'}};
-    size_t out = 0;
-    for (size_t i = 0; i < n;) {
-        size_t k = 0, len = 0;
-        while (k < 4 && ((len = strlen(known[k].from)) > n - i || memcmp(s + i, known[k].from, len)))
-            k++;
-        s[out++] = k < 4 ? known[k].to : s[i];
-        i += k < 4 ? len : 1;
-    }
-    return out;
-}
-
-static void begin_value(gw_calls *c, const struct gw_member *m)
-{
-    char key[300];
-    size_t n = m->key_n < sizeof key ? m->key_n : sizeof key;
-    memcpy(key, m->key, n);
-    if (c->f->tools.xml)
-        n = unescape(key, n);
-    c->value_string = is_string(c, m, key, n);
-    open_part(c, GW_PART_ARGUMENTS);
-    buf_str(&c->bytes, c->any_member ? ", \"" : "{\"");
-    gw_scan_put_string(&c->bytes, key, n);
-    buf_str(&c->bytes, c->value_string ? "\": \"" : "\": ");
-    close_part(c);
-    c->any_member = true;
-    c->state = VALUE;
-}
-
-static bool step_members(gw_calls *c)
-{
-    struct gw_member m;
-    while (c->at < c->held.len && gw_is_space(c->held.data[c->at]))
-        c->at++;
-    size_t n = c->held.len - c->at;
-    struct gw_cursor cur = window(c, c->held.data + c->at, n);
-    enum gw_match got = gw_match_member(&c->f->tools, &cur, &m);
-    if (got == GW_YES) {
-        c->at += cur.at;
-        begin_value(c, &m);
-        return true;
-    }
-    cur.at = 0;
-    cur.end = n > GW_CALLS_HOLD;
-    enum gw_match tail = gw_match_tail(&c->f->tools, &c->head, &cur);
-    if (tail == GW_NO ? got == GW_NO : tail == GW_MORE && c->end && !n) {
-        break_call(c);
-        return true;
-    }
-    if (tail != GW_YES && !c->end)
-        return false;
-    if (!c->any_member)
-        say(c, GW_PART_ARGUMENTS, "{", 1);
-    say(c, GW_PART_ARGUMENTS, "}", 1);
-    c->state = TAIL;
-    return true;
-}
-
-static void put_value(gw_calls *c, const char *p, size_t n)
-{
-    static const struct { const char *from, *to; } python[] = {{"True", "true"}, {"False", "false"}, {"None", "null"}};
-    while (n && gw_is_space(*p))
-        p++, n--;
-    n -= trailing_space(p, n);
-    for (size_t i = 0; i < 3; i++)
-        if (strlen(python[i].from) == n && !memcmp(p, python[i].from, n)) {
-            say(c, GW_PART_ARGUMENTS, python[i].to, strlen(python[i].to));
-            return;
-        }
-    if (n && gw_scan_is_json(p, n)) {
-        put_json(c, p, n);
-        return;
-    }
-    say(c, GW_PART_ARGUMENTS, "\"", 1);
-    gw_scan_put_string(&c->bytes, p, n);
-    buf_char(&c->bytes, '"');
-    close_part(c);
-}
-
-static bool step_value(gw_calls *c)
-{
-    const char *p = c->held.data + c->at, *stop;
-    size_t n = c->held.len - c->at, safe = 0, used = 0;
-    if (!n && !c->end)
-        return false;
-    stop = n ? gw_match_value(&c->f->tools, p, n, &safe, &used) : NULL;
-    size_t len = stop ? (size_t)(stop - p) : safe;
-    bool strange = n && memchr(p, ENG_MARK, len); /* a control token that closes nothing */
-    if (c->value_string && !strange) {
-        open_part(c, GW_PART_ARGUMENTS);
-        gw_scan_put_string(&c->bytes, p, len);
-        if (stop)
-            buf_char(&c->bytes, '"');
-        close_part(c);
-    } else if (stop && !strange) {
-        put_value(c, p, len);
-    }
-    if (strange || (!stop && (c->end || (!c->value_string && n > GW_VALUE_HOLD)))) {
-        if (c->cfg.whole)
-            c->at = c->end ? c->held.len : c->at;
-        else if (c->value_string && !strange)
-            c->at += len;
-        break_call(c);
-        return true;
-    }
-    c->at += stop ? used : c->value_string ? len : 0;
-    if (stop)
-        c->state = MEMBERS;
-    return stop != NULL;
-}
+/* ---- ends ------------------------------------------------------------------------------------------------- */
 
 static bool step_tail(gw_calls *c)
 {
     size_t n = c->held.len - c->at;
-    struct gw_cursor cur = window(c, c->held.data + c->at, n);
+    struct gw_cursor cur = calls_window(c, c->held.data + c->at, n);
     cur.end = n > GW_CALLS_HOLD;
     enum gw_match m = gw_match_tail(&c->f->tools, &c->head, &cur);
     if (m == GW_MORE && !c->end)
         return false;
     if (m == GW_NO) {
-        break_call(c);
+        calls_break(c);
         return true;
     }
     c->at += m == GW_YES ? cur.at : n; /* models often end without the closing mark */
@@ -563,7 +391,7 @@ static bool step_after(gw_calls *c)
     size_t n = c->held.len - c->at;
     if (!n)
         return false;
-    struct gw_cursor cur = window(c, c->held.data + c->at, n);
+    struct gw_cursor cur = calls_window(c, c->held.data + c->at, n);
     if ((m = gw_match_literal(&cur, &t->end)) == GW_YES) {
         c->at += cur.at;
         c->state = TEXT;
@@ -597,9 +425,9 @@ static bool step_once(gw_calls *c)
     switch (c->state) {
     case TEXT: return step_text(c);
     case REASONING: return step_reasoning(c);
-    case ARGUMENTS: return step_arguments(c);
-    case MEMBERS: return step_members(c);
-    case VALUE: return step_value(c);
+    case ARGUMENTS: return calls_step_arguments(c);
+    case MEMBERS: return calls_step_members(c);
+    case VALUE: return calls_step_value(c);
     case TAIL: return step_tail(c);
     case AFTER: return step_after(c);
     case OVER: c->at = c->held.len;
@@ -674,7 +502,7 @@ bool gw_calls_feed(gw_calls *c, const char *p, size_t n, bool end)
 
 size_t gw_calls_parts(gw_calls *c, const struct gw_part **parts)
 {
-    const struct part *p = (const void *)c->parts.data;
+    const struct calls_part *p = (const void *)c->parts.data;
     size_t n = c->parts.len / sizeof *p;
     buf_reset(&c->out);
     for (size_t i = 0; i < n; i++) {

@@ -1,7 +1,9 @@
-/* gateway/calls_internal.h - matching a text against the patterns of a format: calls_match.c; the states that use it: calls.c. */
+/* gateway/calls_internal.h - matching a text against the patterns of a format: calls_match.c; the states that use it: calls.c, and of
+ * arguments calls_args.c. */
 #ifndef SLUICE_GATEWAY_CALLS_INTERNAL_H
 #define SLUICE_GATEWAY_CALLS_INTERNAL_H
 #include "gateway/calls.h"
+#include "gateway/json_scan.h"
 
 enum gw_match { GW_NO, GW_MORE /* the text ends before it is decided */, GW_YES };
 /* [p, p+n); end: nothing follows, so that what would need more is NO. */
@@ -25,4 +27,39 @@ enum gw_match gw_match_tail(const struct eng_tools_format *f, const struct gw_he
 enum gw_match gw_match_member(const struct eng_tools_format *f, struct gw_cursor *c, struct gw_member *m);   /* up to its value */
 /* Where the value ends that the text begins with; NULL: not in it, and *safe bytes of it can be nothing but value. *used: with what closes it. */
 const char *gw_match_value(const struct eng_tools_format *f, const char *p, size_t n, size_t *safe, size_t *used);
+
+enum calls_state { TEXT, REASONING, ARGUMENTS, MEMBERS, VALUE, TAIL, AFTER, OVER };
+struct calls_part { enum gw_part_type type; uint32_t call; size_t at, n, id_at, id_n; bool broken; };
+
+struct gw_calls {
+    struct gw_calls_config cfg;
+    const struct eng_format *f;
+    enum calls_state state;
+    struct buf held; size_t at; bool end;
+    struct buf bytes, parts, out;      /* of what was said: text, struct part, struct gw_part */
+    bool starts[256];                  /* bytes that something other than text may begin with */
+    bool fresh, skip_space, long_space;
+
+    struct gw_head head;               /* of the call at hand: alt, body, tool, in_object */
+    struct gw_scan scan;
+    bool any_member, value_string;
+    size_t raw_at;                     /* whole: where the call begins in held */
+    size_t undo_bytes, undo_parts;     /* and what had been said before it */
+    uint32_t n_calls, made, broken;
+    uint64_t seed, reasoning;
+};
+
+/* calls.c: what was said, as parts. */
+void calls_open_part(gw_calls *c, enum gw_part_type type);
+void calls_close_part(gw_calls *c);
+void calls_say(gw_calls *c, enum gw_part_type type, const char *p, size_t n);
+size_t calls_trailing_space(const char *p, size_t n);
+/* JSON with its spaces taken out; the call breaks off, and is text if it is wanted whole; what a pattern may look at. */
+void calls_put_json(gw_calls *c, const char *p, size_t n);
+void calls_break(gw_calls *c);
+struct gw_cursor calls_window(const gw_calls *c, const char *p, size_t n);
+/* calls_args.c: one step of a state; false: more text is needed. */
+bool calls_step_arguments(gw_calls *c);
+bool calls_step_members(gw_calls *c);
+bool calls_step_value(gw_calls *c);
 #endif
