@@ -301,7 +301,6 @@ int main(void)
     tcase_add_test(t, hot_restart);
     tcase_add_test(t, heir_fails);
     tcase_add_test(t, signals);
-    tcase_set_timeout(t, 300);
     suite_add_tcase(s, t);
     SRunner *r = srunner_create(s);
     srunner_run_all(r, CK_ENV);

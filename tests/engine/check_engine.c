@@ -554,7 +554,6 @@ int main(void)
     tiny_llama_write(model, NULL);
     Suite *s = suite_create("engine");
     TCase *t = tcase_create("core");
-    tcase_set_timeout(t, 120);
     tcase_add_loop_test(t, batch, 0, 2);
     tcase_add_test(t, settings);
     tcase_add_test(t, bits);
@@ -566,7 +565,6 @@ int main(void)
     tcase_add_test(t, stop_strings);
     suite_add_tcase(s, t);
     t = tcase_create("limits");
-    tcase_set_timeout(t, 120);
     tcase_add_test(t, ends);
     tcase_add_test(t, refusals);
     suite_add_tcase(s, t);

@@ -251,7 +251,6 @@ int main(void)
 {
     Suite *s = suite_create("engine/prefix");
     TCase *t = tcase_create("core");
-    tcase_set_timeout(t, 120);
     tcase_add_loop_test(t, core, 0, 3);
     tcase_add_loop_test(t, join, 0, 3);
     tcase_add_test(t, limits);

@@ -110,7 +110,7 @@ START_TEST(shared)
         {"qwen3/tokenizer.json.gz", "tokenizer.json"}, {"deepseek-v3/tokenizer.json.gz", "tokenizer.json"}, {"gpt-oss/tokenizer.json.gz", "tokenizer.json"},
         {"gemma3/tokenizer.json.gz", "tokenizer.json"}, {"mistral-v1/tokenizer.json.gz", "tokenizer.json"}, {"unigram-bytes/tokenizer.json.gz", "tokenizer.json"},
         {"unigram-t5/tokenizer.json.gz", "tokenizer.json"}, {"kimi-k3-standin/tiktoken.model.gz", "tiktoken.model"}};
-    for (size_t i = 0; i < sizeof l / sizeof *l; i++) {
+    for (size_t i = 0; i < sizeof l / sizeof *l; i += SUITE_SLOW ? 5 : 1) {
         char path[256], cmd[1024];
         struct err e = {0};
         eng_tok *t;
@@ -166,7 +166,7 @@ START_TEST(words)
         pcre2_match_data *md = pcre2_match_data_create(1, NULL);
         OK(tok_re_compile(&re, pattern, strlen(pattern), &e));
         ck_assert(re.words == (k <= TOK_RE_DEEPSEEK));
-        for (int i = 0; re.words && i < 20000; i++) {
+        for (int i = 0; re.words && i < (SUITE_SLOW ? 2000 : 20000); i++) {
             size_t n = random_text(&seed, parts, sizeof parts / sizeof *parts, text, 60), at = 0, b[2], end[2];
             for (bool more = true; more && at < n; at = end[0]) {
                 int rc = ERR_OK;
@@ -204,7 +204,7 @@ START_TEST(nfc)
     OK(eng_tok_open_file(&t, "tests/data/tokenizer/qwen3.json", &e));
     ck_assert(t->d.n_norm == 1 && t->d.norm[0].kind == TOK_NORM_NFC);
     OK(tok_run_open(&r, t, 0, &ids, &e));
-    for (int i = 0; i < 20000; i++) {
+    for (int i = 0; i < (SUITE_SLOW ? 2000 : 20000); i++) {
         size_t n = random_text(&seed, parts, sizeof parts / sizeof *parts, text, 100), got = n;
         const char *s = text;
         utf8proc_uint8_t *want;

@@ -512,7 +512,7 @@ int main(void)
     for (int i = 1; i < N_ISAS; i++)
         if (!krn_linear_get(isas[i]))
             printf("SKIP %s: this processor does not have it%s\n", krn_isa_name(isas[i]), get(isas[i]) ? "; its code ran on emulated registers" : "");
-    tcase_set_timeout(core, 120); /* emulated registers are slow, and the machine may be busy */
+
     tcase_add_loop_test(core, equal_bits, 0, N_TYPES);
     tcase_add_loop_test(core, odd_columns, 0, 3);
     tcase_add_loop_test(core, odd_columns, N_TYPES - 1, N_TYPES);

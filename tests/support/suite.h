@@ -16,6 +16,13 @@
     ck_assert_msg(rc_ == (code_), "%s: expected %s, found %s (%s)", #call, err_name(code_), err_name(rc_), e.msg); \
     ck_assert_msg(strstr(e.msg, (words)) != NULL, "%s: expected \"%s\" in \"%s\"", #call, (words), e.msg); } while (0)
 
+/* Built with address or thread checks, code runs ten times slower: one setting of each kind is run then, since all settings run the same code. */
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+enum { SUITE_SLOW = 1 };
+#else
+enum { SUITE_SLOW = 0 };
+#endif
+
 static inline int suite_main(const char *name, const TTest *const *tests, const char *const *names, size_t n)
 {
     Suite *s = suite_create(name);
