@@ -358,7 +358,7 @@ static void choose_layouts(struct eng_compiler *c)
         if (op->code != KRN_LINEAR && op->code != KRN_EMBED && !experts)
             continue;
         for (unsigned s = 0; s < (experts ? 3 : 1); s++)
-            for (uint32_t x = 0; x < (experts ? op->u.experts.n : 1) && op->weight[s] != KRN_NO_WEIGHT; x++) {
+            for (uint32_t x = 0; x < (experts ? op->u.experts.n : 1) && op->weight[s] != KRN_NO_WEIGHT && x < c->b.n - op->weight[s]; x++) { /* `check` goes on without missing experts */
                 struct krn_weight *w = &c->b.weights[op->weight[s] + x];
                 const struct eng_tensor *t = &c->b.tensors[op->weight[s] + x];
                 if (!t->transposed && t->n_dims == 2 && krn_slot_can(w->type))
