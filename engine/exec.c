@@ -207,18 +207,15 @@ static bool finite_rows(eng_exec *x, const struct krn_view *v, uint32_t first, u
 }
 
 /* One segment call by call on a step of one sequence; *op: the first call whose result is not finite, n_ops where there is none. */
-static int blame_segment(eng_exec *x, const struct eng_segment *s, const struct krn_step *step, uint32_t *op, struct err *e)
+static int blame_segment(eng_exec *x, uint32_t i, const struct krn_step *step, uint32_t *op, struct err *e)
 {
-    int rc = ERR_OK;
+    const struct eng_segment *s = &x->plan->segments[i];
     uint32_t leased = 0;
-    for (; leased < s->n_records && !rc; leased += !rc)
-        rc = off_lease(x->weights, s->records[leased], e);
+    int rc = lease(x, i, i + 1, step, &leased, e);
     for (*op = s->op0; *op < s->op0 + s->n_ops && !rc; ++*op) {
         const struct krn_op *o = &x->plan->ops[*op];
         krn_list *l = NULL;
-        if (o->code == KRN_EXPERTS)
-            rc = lease_experts(x, o, step->n_tokens, e);
-        if (rc || (rc = x->api->record(x->backend, o, 1, x->plan->weights, &l, e)))
+        if ((rc = x->api->record(x->backend, o, 1, x->plan->weights, &l, e)))
             break;
         if (!(rc = x->api->submit(x->backend, l, step, e)))
             rc = x->api->wait(x->backend, e);
@@ -226,10 +223,7 @@ static int blame_segment(eng_exec *x, const struct eng_segment *s, const struct 
         if (rc || !finite_rows(x, &o->out, 0, o->out.rows == KRN_ROWS_PICKED ? step->n_picks : step->n_tokens))
             break;
     }
-    while (x->n_leased)
-        off_release(x->weights, x->leased[--x->n_leased]);
-    while (leased)
-        off_release(x->weights, s->records[--leased]);
+    release(x, i, leased);
     return rc;
 }
 
@@ -260,7 +254,7 @@ int eng_exec_blame(eng_exec *x, const struct krn_step *step, uint32_t k, struct 
     alone.groups = groups;
     for (uint32_t i = 0; i < x->plan->n_segments; i++) {
         const struct eng_segment *s = &x->plan->segments[i];
-        int rc = blame_segment(x, s, &alone, &op, e);
+        int rc = blame_segment(x, i, &alone, &op, e);
         if (rc)
             return rc;
         if (op < s->op0 + s->n_ops)
