@@ -73,10 +73,7 @@ static int fetch(off_rows *t, struct off_source *src, const struct off_part *p, 
 {
     uint64_t n = group_bytes(p), all = off_part_bytes(p), at = row / group_of(p) * n;
     n = all - at < n ? all - at : n;
-    if (p->layout == KRN_TILED)
-        off_unpoison(t->slot + p->slot_offset + at, group_bytes(p));
-    else
-        off_unpoison(t->slot + p->slot_offset + at, n);
+    off_unpoison(t->slot + p->slot_offset + at, group_bytes(p)); /* padding rows of the last tile, too */
     return off_fill(src, p, at, n, t->slot + p->slot_offset, t->stage, e);
 }
 
