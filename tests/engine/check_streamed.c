@@ -8,6 +8,7 @@
 #include "engine/exec.h"
 #include "engine/kv.h"
 #include "offload/io.h"
+#include "tests/support/bad_io.h"
 #include "tests/support/suite.h"
 #include "tests/support/tiny_llama.h"
 
@@ -129,15 +130,6 @@ START_TEST(budgets)
 }
 END_TEST
 
-static int reads_left;
-static ssize_t failing_pread(int fd, void *p, size_t n, off_t at)
-{
-    if (__atomic_fetch_sub(&reads_left, 1, __ATOMIC_RELAXED) > 0)
-        return pread(fd, p, n, at);
-    errno = EIO;
-    return -1;
-}
-
 /* Looking for the call to blame leases as a step does. */
 START_TEST(blamed)
 {
@@ -168,15 +160,15 @@ START_TEST(faults)
     OK(rig_run(&r, PROMPT, want));
     uint64_t all = r.p->weight_bytes_slot;
     rig_close(&r);
-    reads_left = 1 << 30;
-    off_io_pread = failing_pread;
+    bad_io_after(1 << 30, 0);
+    off_io_pread = bad_io_pread;
     OK(rig_open(&r, tied, 1, all * 6 / 10));
     for (int n = 0; n < 30; n += 3) {
-        __atomic_store_n(&reads_left, n, __ATOMIC_RELAXED);
+        bad_io_after(n, EIO);
         int rc = rig_run(&r, PROMPT, got);
         ck_assert_msg(rc == ERR_OK || (rc == ERR_IO && strstr(e.msg, "tensor \"") && strstr(e.msg, strerror(EIO))), "%s", e.msg);
         failed += rc != ERR_OK;
-        __atomic_store_n(&reads_left, 1 << 30, __ATOMIC_RELAXED);
+        bad_io_after(1 << 30, 0);
         for (int tries = 0; (rc = rig_run(&r, PROMPT, got)) != ERR_OK; tries++)
             ck_assert_msg(rc == ERR_IO && tries < 40, "%s", e.msg); /* what was read ahead and failed is told once */
         ck_assert(!memcmp(want, got, sizeof want));

@@ -11,6 +11,7 @@
 #include "offload/catalog.h"
 #include "offload/io.h"
 #include "tests/support/alloc_fail.h"
+#include "tests/support/bad_io.h"
 #include "tests/support/make_model.h"
 
 static char *dir;
@@ -363,14 +364,6 @@ START_TEST(broken_bytes)
 END_TEST
 
 /* ---- a failing system ------------------------------------------------------------------------------------- */
-static int reads_left, failing_errno;
-static ssize_t failing_pread(int fd, void *p, size_t n, off_t at)
-{
-    if (__atomic_fetch_sub(&reads_left, 1, __ATOMIC_RELAXED) > 0)
-        return pread(fd, p, n, at);
-    errno = failing_errno;
-    return failing_errno ? -1 : 0;
-}
 static ssize_t slow_pread(int fd, void *p, size_t n, off_t at)
 {
     static int turn;
@@ -387,11 +380,10 @@ START_TEST(failing_reads)
     mm_text(dir, "config.json", "{}");
     mm_sharded(dir, small, SMALL, 3);
     for (int kind = 0; kind < 2; kind++) {
-        failing_errno = kind ? EIO : 0;
         int n = 0, rc;
         do {
-            reads_left = n;
-            off_io_pread = failing_pread;
+            bad_io_after(n, kind ? EIO : 0);
+            off_io_pread = bad_io_pread;
             rc = try(dir, 0, &e);
             off_io_pread = pread;
             if (rc != ERR_OK) {

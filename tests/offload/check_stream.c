@@ -7,9 +7,9 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "base/clock.h"
 #include "offload/io.h"
 #include "offload/weights.h"
+#include "tests/support/bad_io.h"
 #include "tests/support/make_model.h"
 
 #ifdef __SANITIZE_THREAD__
@@ -259,24 +259,6 @@ START_TEST(tied)
 }
 END_TEST
 
-static int reads_left, failing_errno;
-static ssize_t failing_pread(int fd, void *p, size_t n, off_t at)
-{
-    if (__atomic_fetch_sub(&reads_left, 1, __ATOMIC_RELAXED) > 0)
-        return pread(fd, p, n, at);
-    errno = failing_errno;
-    return failing_errno ? -1 : 0;
-}
-static ssize_t slow_pread(int fd, void *p, size_t n, off_t at)
-{
-    static int turn;
-    if (__atomic_fetch_add(&turn, 1, __ATOMIC_RELAXED) % 2) {
-        errno = EINTR;
-        return -1;
-    }
-    clock_sleep_ns(NS_PER_MS);
-    return pread(fd, p, n > 4096 ? n / 4096 / 2 * 4096 + 512 : n, at);
-}
 
 /* From the n-th read on nothing comes any more; the lease says so, and all is well when the drive is back. */
 START_TEST(failing_reads)
@@ -286,11 +268,10 @@ START_TEST(failing_reads)
         off_weights *w;
         int errors = 0;
         uint64_t ram = some();
-        failing_errno = _i ? EIO : 0;
-        reads_left = 1 << 30;
-        off_io_pread = failing_pread;
+        bad_io_after(1 << 30, 0);
+        off_io_pread = bad_io_pread;
         ck_assert_msg(open_at(&w, ram, OFF_READ_CACHED, &e) == ERR_OK, "%s", e.msg);
-        __atomic_store_n(&reads_left, n, __ATOMIC_RELAXED);
+        bad_io_after(n, _i ? EIO : 0);
         for (uint32_t k = 0; k < 2 * RECORDS; k++) {
             uint32_t r = 1 + k % (RECORDS - 1);
             int rc = off_lease(w, r, &e);
@@ -304,7 +285,7 @@ START_TEST(failing_reads)
             }
         }
         ck_assert(errors > 0 || n >= 20);
-        __atomic_store_n(&reads_left, 1 << 30, __ATOMIC_RELAXED);
+        bad_io_after(1 << 30, 0);
         for (uint32_t r = 1, tries = 0; r < RECORDS; r++) { /* what was read ahead and failed is told once */
             while (off_lease(w, r, &e) != ERR_OK)
                 ck_assert_uint_lt(tries++, 2 * RECORDS);
@@ -322,7 +303,7 @@ START_TEST(slow_reads)
     struct err e;
     off_weights *w;
     uint64_t ram = some();
-    off_io_pread = slow_pread;
+    off_io_pread = slow_io_pread;
     ck_assert_msg(open_at(&w, ram, _i ? OFF_READ_DIRECT : OFF_READ_CACHED, &e) == ERR_OK, "%s", e.msg);
     sweep_once(w, RECORDS);
     sweep_once(w, RECORDS);

@@ -10,6 +10,7 @@
 #include "offload/io.h"
 #include "offload/weights.h"
 #include "tests/support/alloc_fail.h"
+#include "tests/support/bad_io.h"
 #include "tests/support/make_model.h"
 
 static char *dir;
@@ -269,23 +270,6 @@ START_TEST(wrong_plans)
 }
 END_TEST
 
-static int reads_left, failing_errno;
-static ssize_t failing_pread(int fd, void *p, size_t n, off_t at)
-{
-    if (__atomic_fetch_sub(&reads_left, 1, __ATOMIC_RELAXED) > 0)
-        return pread(fd, p, n, at);
-    errno = failing_errno;
-    return failing_errno ? -1 : 0;
-}
-static ssize_t slow_pread(int fd, void *p, size_t n, off_t at)
-{
-    static int turn;
-    if (__atomic_fetch_add(&turn, 1, __ATOMIC_RELAXED) % 2) {
-        errno = EINTR;
-        return -1;
-    }
-    return pread(fd, p, n > 4096 ? n / 4096 / 2 * 4096 + 512 : n, at);
-}
 
 START_TEST(failing_reads)
 {
@@ -297,9 +281,8 @@ START_TEST(failing_reads)
             off_weights *w;
             struct off_weights_config cfg = {.ram_max = 1 << 30, .pool = kind & 1 ? workers : NULL, .read = OFF_READ_CACHED};
             build(&m);
-            reads_left = n++;
-            failing_errno = kind & 2 ? EIO : 0;
-            off_io_pread = failing_pread;
+            bad_io_after(n++, kind & 2 ? EIO : 0);
+            off_io_pread = bad_io_pread;
             rc = off_weights_open(&w, cat, m.records, RECORDS, m.weights, T, &cfg, &e);
             off_io_pread = pread;
             ck_assert_int_eq(rc == ERR_OK, w != NULL);
@@ -348,7 +331,7 @@ START_TEST(hesitant_reads)
         off_weights *w;
         struct off_weights_config cfg = {.ram_max = 1 << 30, .pool = workers, .read = kind ? OFF_READ_DIRECT : OFF_READ_CACHED};
         build(&m);
-        off_io_pread = slow_pread;
+        off_io_pread = slow_io_pread;
         ck_assert_msg(off_weights_open(&w, cat, m.records, RECORDS, m.weights, T, &cfg, &e) == ERR_OK, "%s", e.msg);
         off_io_pread = pread;
         for (uint32_t r = 0; r < RECORDS; r++) {
