@@ -1,5 +1,4 @@
 /* Running requests as an administrator sees and ends them, the two logs, a reload, a tenant's connections: on a whole gateway. */
-#include <arpa/inet.h>
 #include <stdio.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -7,17 +6,10 @@
 #include "base/clock.h"
 #include "base/hash.h"
 #include "base/json.h"
-#include "base/log.h"
-#include "gateway/gateway.h"
 #include "tests/gateway/fake_chat.h"
-#include "tests/support/fake_engine.h"
+#include "tests/support/app_rig.h"
 #include "tests/support/suite.h"
 
-static struct arena mem;
-static struct gw_config cfg;
-static struct fake_config fc;
-static fake_engine *fake;
-static gw_gateway *gw;
 static char dir[32], keys[64], access_log[64], usage_log[64];
 
 static void put_keys(const char *text, const char *mode)
@@ -34,14 +26,12 @@ static void put_key(const char *key, const char *rest, const char *mode)
     char hex[65];
     hash_sha256(key, strlen(key), d);
     hash_hex(d, 32, hex);
-    put_keys(arena_printf(&mem, "%s %s\n", hex, rest), mode);
+    put_keys(arena_printf(&app.mem, "%s %s\n", hex, rest), mode);
 }
 
 static void begin(void)
 {
-    arena_init(&mem, 64u << 20);
-    fake_config_default(&fc);
-    gw_config_default(&cfg);
+    app_prepare();
     snprintf(dir, sizeof dir, "/tmp/check_admin.XXXXXX");
     ck_assert_ptr_nonnull(mkdtemp(dir));
     snprintf(keys, sizeof keys, "%s/keys", dir);
@@ -49,73 +39,35 @@ static void begin(void)
     snprintf(usage_log, sizeof usage_log, "%s/usage.log", dir);
     put_key("user-key-1", "acme", "w");
     put_key("admin-key-1", "boss admin=1", "a");
-    const char **listen = ARENA_ARRAY(&mem, const char *, 1);
-    listen[0] = "127.0.0.1:0";
-    cfg.listen = (struct conf_list){listen, 1};
-    cfg.tls = false;
-    cfg.keys_file = keys;
-    cfg.threads = 2;
-    cfg.engine = fc.path;
-    cfg.access_log = access_log;
-    cfg.usage_log = usage_log;
-    log_setup(&(struct log_config){.level = LOG_ERROR, .fd = 2, .part = "test"});
-}
-
-static void open_all(void)
-{
-    struct err e;
-    fake = fake_open(&fc);
-    OK(gw_gateway_open(&gw, &cfg, &e));
-    for (int i = 0; i < 60000 && !gw_gateway_ready(gw); i++)
-        clock_sleep_ns(NS_PER_MS);
-    ck_assert(gw_gateway_ready(gw));
+    app.cfg.api_key = NULL;
+    app.cfg.keys_file = keys;
+    app.cfg.access_log = access_log;
+    app.cfg.usage_log = usage_log;
 }
 
 static void close_all(void)
 {
-    gw_gateway_close(gw);
-    fake_close(fake);
-    ck_assert_int_eq(system(arena_printf(&mem, "rm -rf %s", dir)), 0);
-    arena_free(&mem);
+    ck_assert_int_eq(system(arena_printf(&app.mem, "rm -rf %s", dir)), 0);
+    app_close();
 }
 
 /* ---- a client ------------------------------------------------------------------------------------------------ */
 static int send_head(const char *method, const char *path, const char *headers, const char *body)
 {
-    struct sockaddr_in a = {.sin_family = AF_INET, .sin_port = htons(gw_gateway_port(gw, 0)), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-    struct timeval tv = {60, 0};
-    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &tv, sizeof tv);
-    ck_assert_int_eq(connect(fd, (void *)&a, sizeof a), 0);
-    const char *text = arena_printf(&mem, "%s %s HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n%sContent-Length: %zu\r\n\r\n%s", method, path, headers,
-                                    strlen(body), body);
-    ck_assert_int_eq(send(fd, text, strlen(text), MSG_NOSIGNAL), (ssize_t)strlen(text));
+    int fd = app_dial(0);
+    app_send_request(fd, method, path, headers, body);
     return fd;
 }
 
-static const char *rest(int fd)
-{
-    struct buf b;
-    char in[8192];
-    ssize_t n;
-    buf_init(&b, 16u << 20);
-    while ((n = recv(fd, in, sizeof in, 0)) > 0)
-        buf_add(&b, in, (size_t)n);
-    close(fd);
-    const char *s = arena_strdup(&mem, b.data ? b.data : "", b.len);
-    buf_free(&b);
-    return s;
-}
-
-static const char *ask(const char *method, const char *path, const char *headers) { return rest(send_head(method, path, headers, "")); }
+static const char *ask(const char *method, const char *path, const char *headers) { return app_raw(send_head(method, path, headers, "")); }
 static bool is(const char *answer, int status) { return strlen(answer) > 12 && atoi(answer + 9) == status; }
 
 #define USER "Authorization: Bearer user-key-1\r\n"
 #define BOSS "Authorization: Bearer admin-key-1\r\n"
 static int chat(const char *prompt, bool streamed, const char *headers)
 {
-    return send_head("POST", "/v1/chat/completions", arena_printf(&mem, "Content-Type: application/json\r\n%s", headers),
-                     arena_printf(&mem, "{\"model\":\"fake-model\",\"max_tokens\":1000,%s\"messages\":[{\"role\":\"user\",\"content\":\"%s\"}]}",
+    return send_head("POST", "/v1/chat/completions", arena_printf(&app.mem, "Content-Type: application/json\r\n%s", headers),
+                     arena_printf(&app.mem, "{\"model\":\"fake-model\",\"max_tokens\":1000,%s\"messages\":[{\"role\":\"user\",\"content\":\"%s\"}]}",
                                   streamed ? "\"stream\":true," : "", prompt));
 }
 
@@ -125,7 +77,7 @@ static const struct json *list(const char *headers)
     struct json *v;
     struct err e;
     ck_assert_msg(is(a, 200), "%s", a);
-    ck_assert_msg(!json_parse(&v, body + 4, strlen(body + 4), &json_strict, &mem, &e), "%s", body);
+    ck_assert_msg(!json_parse(&v, body + 4, strlen(body + 4), &json_strict, &app.mem, &e), "%s", body);
     return v;
 }
 
@@ -153,7 +105,7 @@ static const struct json **lines(const char *path, size_t n)
         for (char *p = text, *end; got < 64 && (end = strchr(p, '\n')); p = end + 1) {
             struct json *v;
             struct err e;
-            ck_assert_msg(!json_parse(&v, p, (size_t)(end - p), &json_strict, &mem, &e), "%s: %.*s", e.msg, (int)(end - p), p);
+            ck_assert_msg(!json_parse(&v, p, (size_t)(end - p), &json_strict, &app.mem, &e), "%s: %.*s", e.msg, (int)(end - p), p);
             out[got++] = v;
         }
         if (got >= n)
@@ -173,8 +125,8 @@ static double num(const struct json *v, const char *key)
 START_TEST(who_may)
 {
     begin();
-    cfg.admin = _i ? GW_ADMIN_KEY : GW_ADMIN_AUTO;
-    open_all();
+    app.cfg.admin = _i ? GW_ADMIN_KEY : GW_ADMIN_AUTO;
+    app_open();
     ck_assert(is(ask("GET", "/admin/requests", BOSS), 200));
     ck_assert(is(ask("GET", "/admin/requests", USER), _i ? 403 : 200)); /* whoever sits here, with whatever key */
     ck_assert(is(ask("GET", "/admin/requests", ""), _i ? 401 : 200));
@@ -194,7 +146,7 @@ END_TEST
 START_TEST(cancel)
 {
     begin();
-    open_all();
+    app_open();
     bool streamed = _i & 1, hang = _i & 2;
     int fd = chat(hang ? "secret words !hang" : "secret words !delay 20", streamed, USER "x-request-id: mine-7\r\n");
     const struct json *r = wait_list(1, hang ? "queued" : "decoding")->items[0];
@@ -205,18 +157,18 @@ START_TEST(cancel)
     ck_assert(json_eq(json_get(r, "path"), "/v1/chat/completions"));
     ck_assert(num(r, "prompt_tokens") > 5 && num(r, "age_s") >= 0 && (hang ? num(r, "output_tokens") == 0 : num(r, "output_tokens") > 0));
     const char *id = _i & 4 ? "mine-7" : json_str(json_get(r, "id"));
-    ck_assert(is(ask("DELETE", arena_printf(&mem, "/admin/requests/%s", id), BOSS), 200));
-    const char *answer = rest(fd);
+    ck_assert(is(ask("DELETE", arena_printf(&app.mem, "/admin/requests/%s", id), BOSS), 200));
+    const char *answer = app_raw(fd);
     ck_assert(is(answer, streamed ? 200 : 503));
     ck_assert_ptr_nonnull(strstr(answer, "request_cancelled"));
     if (streamed)
         ck_assert_ptr_nonnull(strstr(answer, "data: [DONE]"));
     wait_list(0, NULL);
-    ck_assert(is(ask("DELETE", arena_printf(&mem, "/admin/requests/%s", id), BOSS), 404));
-    for (int i = 0; i < 60000 && fake_counts(fake).live; i++)
+    ck_assert(is(ask("DELETE", arena_printf(&app.mem, "/admin/requests/%s", id), BOSS), 404));
+    for (int i = 0; i < 60000 && fake_counts(app.fake).live; i++)
         clock_sleep_ns(NS_PER_MS);
-    ck_assert_uint_eq(fake_counts(fake).live, 0);
-    ck_assert(is(rest(chat("go on !stop 3", streamed, USER)), 200)); /* the tenant's place is free again */
+    ck_assert_uint_eq(fake_counts(app.fake).live, 0);
+    ck_assert(is(app_raw(chat("go on !stop 3", streamed, USER)), 200)); /* the tenant's place is free again */
     close_all();
 }
 END_TEST
@@ -224,12 +176,12 @@ END_TEST
 START_TEST(logs)
 {
     begin();
-    cfg.log_prompts = _i;
-    open_all();
+    app.cfg.log_prompts = _i;
+    app_open();
     ck_assert(is(ask("GET", "/v1/models?key=hidden", USER "User-Agent: tell\x01\"tale\xC3\xA9\r\n"), 400)); /* a control character: refused before it is a request */
     ck_assert(is(ask("GET", "/v1/models?key=hidden", USER "User-Agent: \"tale\xC3\xA9\r\n"), 200));
     ck_assert(is(ask("GET", "/v1/models", ""), 401));
-    ck_assert(is(rest(chat("secret words !stop 4", false, USER "x-request-id: mine-8\r\n")), 200));
+    ck_assert(is(app_raw(chat("secret words !stop 4", false, USER "x-request-id: mine-8\r\n")), 200));
     int fd = chat("secret words !delay 20", true, USER);
     char byte;
     ck_assert_int_eq(recv(fd, &byte, 1, 0), 1);
@@ -249,7 +201,7 @@ START_TEST(logs)
     }
     ck_assert(json_eq(json_get(u[0], "request_id"), "mine-8") && json_eq(json_get(u[0], "outcome"), "stop") && json_eq(json_get(u[0], "tenant"), "acme"));
     ck_assert(num(u[0], "prompt_tokens") > 5 && num(u[0], "output_tokens") >= 4 && num(u[0], "ttft_ms") >= 0);
-    const char *all = arena_printf(&mem, "grep -q -e secret -e hidden -e user-key %s %s", access_log, usage_log);
+    const char *all = arena_printf(&app.mem, "grep -q -e secret -e hidden -e user-key %s %s", access_log, usage_log);
     ck_assert_int_eq(WEXITSTATUS(system(all)), _i ? 0 : 1);
     close_all();
 }
@@ -260,20 +212,20 @@ START_TEST(reload)
 {
     struct err e;
     begin();
-    open_all();
+    app_open();
     int fd = chat("a !delay 10 !stop 60", true, USER);
     wait_list(1, "decoding");
     put_key("user-key-2", "acme", "w");
     put_key("admin-key-1", "boss admin=1", "a");
-    ck_assert_int_eq(rename(access_log, arena_printf(&mem, "%s.1", access_log)), 0);
-    OK(gw_gateway_reload(gw, &e));
+    ck_assert_int_eq(rename(access_log, arena_printf(&app.mem, "%s.1", access_log)), 0);
+    OK(gw_gateway_reload(app.gw, &e));
     ck_assert(is(ask("GET", "/v1/models", USER), 401));
     ck_assert(is(ask("GET", "/v1/models", "Authorization: Bearer user-key-2\r\n"), 200));
     lines(access_log, 2);
     put_keys("rubbish\n", "w");
-    ck_assert_int_eq(gw_gateway_reload(gw, &e), ERR_FORMAT);
+    ck_assert_int_eq(gw_gateway_reload(app.gw, &e), ERR_FORMAT);
     ck_assert(is(ask("GET", "/v1/models", "Authorization: Bearer user-key-2\r\n"), 200));
-    const char *answer = rest(fd);
+    const char *answer = app_raw(fd);
     ck_assert(is(answer, 200));
     ck_assert_ptr_nonnull(strstr(answer, "\"finish_reason\":\"stop\""));
     close_all();
@@ -285,7 +237,7 @@ START_TEST(tenant_connections)
     begin();
     put_key("user-key-1", "acme connections=2", "w");
     put_key("admin-key-1", "boss admin=1", "a");
-    open_all();
+    app_open();
     int a = chat("!hang", true, USER), b = chat("!hang", true, USER);
     wait_list(2, NULL);
     const char *answer = ask("GET", "/v1/models", USER);
@@ -309,21 +261,21 @@ START_TEST(refused)
     struct err e;
     const char **nets;
     begin();
-    nets = ARENA_ARRAY(&mem, const char *, 1);
+    nets = ARENA_ARRAY(&app.mem, const char *, 1);
     nets[0] = _i == 0 ? "10.0.0.1/8" : "10.0.0.0/8";
     if (_i < 1)
-        cfg.trusted_proxies = (struct conf_list){nets, 1};
-    cfg.proxy_protocol = _i == 1;
+        app.cfg.trusted_proxies = (struct conf_list){nets, 1};
+    app.cfg.proxy_protocol = _i == 1;
     if (_i == 2) {
-        cfg.log_prompts = true;
-        cfg.usage_log = NULL;
+        app.cfg.log_prompts = true;
+        app.cfg.usage_log = NULL;
     }
     if (_i == 3)
-        cfg.access_log = "/nonexistent/dir/log";
-    ck_assert_int_eq(gw_gateway_open(&gw, &cfg, &e), _i == 3 ? ERR_IO : ERR_INVALID);
-    ck_assert_ptr_null(gw);
-    ck_assert_int_eq(system(arena_printf(&mem, "rm -rf %s", dir)), 0);
-    arena_free(&mem);
+        app.cfg.access_log = "/nonexistent/dir/log";
+    ck_assert_int_eq(gw_gateway_open(&app.gw, &app.cfg, &e), _i == 3 ? ERR_IO : ERR_INVALID);
+    ck_assert_ptr_null(app.gw);
+    ck_assert_int_eq(system(arena_printf(&app.mem, "rm -rf %s", dir)), 0);
+    arena_free(&app.mem);
 }
 END_TEST
 

@@ -1,73 +1,25 @@
 /* Tools and reasoning through the whole gateway, both APIs, streamed and not; what requests say of tools. The engine is made up: its text is in the prompt. */
-#include <arpa/inet.h>
 #include <stdio.h>
-#include <sys/socket.h>
-#include <unistd.h>
 
-#include "base/clock.h"
 #include "base/json.h"
-#include "base/log.h"
 #include "gateway/anthropic.h"
-#include "gateway/gateway.h"
 #include "tests/gateway/fake_chat.h"
-#include "tests/support/fake_engine.h"
+#include "tests/support/app_rig.h"
 #include "tests/support/suite.h"
-
-static struct arena mem;
-static struct gw_config cfg;
-static struct fake_config fc;
-static fake_engine *fake;
-static gw_gateway *gw;
 
 static void open_all(const char *format)
 {
-    struct err e;
-    arena_init(&mem, 64u << 20);
-    fake_config_default(&fc);
-    fc.format = format;
-    gw_config_default(&cfg);
-    const char **listen = ARENA_ARRAY(&mem, const char *, 1);
-    listen[0] = "127.0.0.1:0";
-    cfg.listen = (struct conf_list){listen, 1};
-    cfg.tls = false;
-    cfg.api_key = "test-key-1";
-    cfg.threads = 2;
-    cfg.engine = fc.path;
-    log_setup(&(struct log_config){.level = LOG_ERROR, .fd = 2, .part = "test"});
-    fake = fake_open(&fc);
-    OK(gw_gateway_open(&gw, &cfg, &e));
-    for (int i = 0; i < 60000 && !gw_gateway_ready(gw); i++)
-        clock_sleep_ns(NS_PER_MS);
-    ck_assert(gw_gateway_ready(gw));
+    app_prepare();
+    app.fc.format = format;
+    app_open();
 }
 
-static void close_all(void)
-{
-    gw_gateway_close(gw);
-    fake_close(fake);
-    arena_free(&mem);
-}
-
-/* The answer's body; chunked coding is left in, which no text looked for here crosses. */
+/* The answer as it came; chunked coding is left in, which no text looked for here crosses. */
 static const char *ask(const char *path, const char *body)
 {
-    struct sockaddr_in a = {.sin_family = AF_INET, .sin_port = htons(gw_gateway_port(gw, 0)), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-    struct timeval tv = {60, 0};
-    struct buf b;
-    char in[8192];
-    ssize_t n;
-    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &tv, sizeof tv);
-    ck_assert_int_eq(connect(fd, (void *)&a, sizeof a), 0);
-    const char *text = arena_printf(&mem, "POST %s HTTP/1.1\r\nHost: x\r\nConnection: close\r\nAuthorization: Bearer test-key-1\r\nContent-Length: %zu\r\n\r\n%s", path, strlen(body), body);
-    ck_assert_int_eq(send(fd, text, strlen(text), MSG_NOSIGNAL), (ssize_t)strlen(text));
-    buf_init(&b, 16u << 20);
-    while ((n = recv(fd, in, sizeof in, 0)) > 0)
-        buf_add(&b, in, (size_t)n);
-    close(fd);
-    const char *s = arena_strdup(&mem, b.data ? b.data : "", b.len);
-    buf_free(&b);
-    return s;
+    int fd = app_dial(0);
+    app_send_request(fd, "POST", path, AUTH, body);
+    return app_raw(fd);
 }
 
 static void has(const char *s, const char *want) { ck_assert_msg(strstr(s, want) != NULL, "no %s in %s", want, s); }
@@ -86,7 +38,7 @@ static const char *joined(const char *stream, const char *key)
             p += *p == '\\' ? 2 : 1;
         buf_add(&b, from, (size_t)(p - from));
     }
-    const char *s = arena_strdup(&mem, b.data, b.len);
+    const char *s = arena_strdup(&app.mem, b.data, b.len);
     buf_free(&b);
     return s;
 }
@@ -98,7 +50,6 @@ static const char *joined(const char *stream, const char *key)
 #define SAY(text, more) "{\"model\":\"fake-model\",\"messages\":[{\"role\":\"user\",\"content\":\"!say " text "!\"}]," more "}"
 #define CALL_F "<tool_call>{\\\"name\\\":\\\"f\\\",\\\"arguments\\\":{\\\"x\\\": 1}}</tool_call>"
 #define CALL_G "<tool_call>{\\\"name\\\":\\\"g\\\",\\\"arguments\\\":{}}</tool_call>"
-#define CHAT "/v1/chat/completions"
 
 START_TEST(openai)
 {
@@ -132,20 +83,20 @@ START_TEST(openai)
     s = ask(CHAT, SAY(CALL_F, TOOLS ",\"max_tokens\":13,\"stream\":true")); /* cut: what was said stays, and the end says so */
     ck_assert_str_eq(joined(s, "\"index\":0,\"function\":{\"arguments\":\""), "{\\\"x\\\"");
     has(s, "\"finish_reason\":\"length\"");
-    uint64_t before = fake_counts(fake).grammars; /* calls that are demanded, or strict, are the engine's to enforce */
+    uint64_t before = fake_counts(app.fake).grammars; /* calls that are demanded, or strict, are the engine's to enforce */
     ask(CHAT, SAY(CALL_F, TOOLS));
-    ck_assert_uint_eq(fake_counts(fake).grammars, before);
+    ck_assert_uint_eq(fake_counts(app.fake).grammars, before);
     s = ask(CHAT, SAY(CALL_F, TOOLS ",\"tool_choice\":\"required\""));
     has(s, "\"finish_reason\":\"tool_calls\"");
     ask(CHAT, SAY(CALL_F, "\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"f\",\"strict\":true}}]"));
-    ck_assert_uint_eq(fake_counts(fake).grammars, before + 2);
+    ck_assert_uint_eq(fake_counts(app.fake).grammars, before + 2);
     s = ask(CHAT, SAY("x", "\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"f\",\"strict\":true,\"parameters\":{\"type\":\"object\",\"properties\":{\"x\":{\"not\":{}}}}}}]"));
     has(s, " 400 ");
     has(s, "\"param\":\"tools[0].function.parameters\"");
     has(s, "#/properties/x");
     s = ask(CHAT, SAY("ok", TOOLS ",\"logprobs\":true,\"stream\":true"));
     has(s, "\"content\":\"ok\"},\"logprobs\":{\"content\":[{\"token\"");
-    close_all();
+    app_close();
 }
 END_TEST
 
@@ -175,7 +126,7 @@ START_TEST(anthropic)
     has(s, "\"index\":0,\"content_block\":{\"type\":\"text\",\"text\":\"\"}}");
     s = ask("/v1/messages/count_tokens", "{\"model\":\"fake-model\",\"messages\":[{\"role\":\"user\",\"content\":\"x\"}],\"tools\":[{\"name\":\"f\",\"input_schema\":{}}]}");
     has(s, "\"input_tokens\":");
-    close_all();
+    app_close();
 }
 END_TEST
 
@@ -190,18 +141,18 @@ START_TEST(markers)
     has(s, "\"content\":\"Hm <|a|><|b|>f<|c|>{}\"");
     s = ask(CHAT, SAY("a~<|b|>b", "\"n\":1"));
     has(s, "\"content\":\"ab\"");
-    ck_assert_uint_eq(fake_counts(fake).marked, 3);
+    ck_assert_uint_eq(fake_counts(app.fake).marked, 3);
     s = ask("/v1/completions", "{\"model\":\"fake-model\",\"prompt\":\"!say plain!\"}");
     has(s, "\"text\":\"plain\"");
-    ck_assert_uint_eq(fake_counts(fake).marked, 3);
-    close_all();
+    ck_assert_uint_eq(fake_counts(app.fake).marked, 3);
+    app_close();
     open_all(NULL); /* a model whose calls are spelled in no known way */
     s = ask(CHAT, SAY("x", TOOLS));
     has(s, " 400 ");
     has(s, "\"param\":\"tools\"");
     s = ask(CHAT, SAY("x", TOOLS ",\"tool_choice\":\"none\""));
     has(s, " 200 ");
-    close_all();
+    app_close();
 }
 END_TEST
 
@@ -217,7 +168,7 @@ START_TEST(reasoning)
     s = ask(CHAT, SAY("x", "\"reasoning_effort\":\"low\"")); /* this template knows no efforts */
     has(s, " 400 ");
     has(s, "\"param\":\"reasoning_effort\"");
-    close_all();
+    app_close();
 }
 END_TEST
 

@@ -50,7 +50,7 @@ void app_close(void)
 int app_dial(int rcvbuf)
 {
     struct sockaddr_in a = {.sin_family = AF_INET, .sin_port = htons(gw_gateway_port(app.gw, 0)), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-    struct timeval tv = {20, 0};
+    struct timeval tv = {60, 0}; /* as every wait of this rig */
     int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     ck_assert_int_ge(fd, 0);
     if (rcvbuf)
@@ -64,7 +64,7 @@ void app_send_request(int fd, const char *method, const char *path, const char *
 {
     struct buf b;
     buf_init(&b, 64u << 20);
-    buf_printf(&b, "%s %s HTTP/1.1\r\nHost: x\r\nConnection: close\r\n%s", method, path, headers);
+    buf_printf(&b, "%s %s HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n%s", method, path, headers);
     if (body)
         buf_printf(&b, "Content-Length: %zu\r\n", strlen(body));
     buf_str(&b, "\r\n");
@@ -87,6 +87,17 @@ void app_read_all(int fd, struct buf *b)
     while ((n = recv(fd, in, sizeof in, 0)) > 0)
         buf_add(b, in, (size_t)n);
     buf_str(b, "");
+}
+
+const char *app_raw(int fd)
+{
+    struct buf b;
+    buf_init(&b, 256u << 20);
+    app_read_all(fd, &b);
+    close(fd);
+    const char *s = arena_strdup(&app.mem, b.data ? b.data : "", b.len);
+    buf_free(&b);
+    return s;
 }
 
 /* Splits an answer and undoes the chunked coding, in the arena. */

@@ -26,6 +26,7 @@ void app_close(void);
 int app_dial(int rcvbuf);
 void app_send_request(int fd, const char *method, const char *path, const char *headers, const char *body);
 void app_read_all(int fd, struct buf *b);
+const char *app_raw(int fd);                           /* the whole answer as it came; closes */
 struct reply app_split(const struct buf *raw);
 struct reply app_ask(const char *method, const char *path, const char *headers, const char *body);
 struct reply app_get(const char *path);
