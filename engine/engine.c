@@ -55,16 +55,6 @@ int eng_config_defaults(struct eng_config *c, const struct eng_plan *p, struct e
     return ERR_OK;
 }
 
-static uint32_t draft_rows(const struct eng_config *c) { return c->draft == ENG_DRAFT_OFF ? 0 : POL_DRAFT_MAX; }
-static struct eng_exec_config exec_config(const eng_engine *g)
-{
-    return (struct eng_exec_config){.isa = g->c.isa, .precision = g->c.precision, .threads = g->c.threads, .rows_max = g->c.chunk, .picks_max = g->c.seqs + g->draft_rows};
-}
-static struct eng_kv_config kv_config(const eng_engine *g)
-{
-    return (struct eng_kv_config){.type = g->c.kv_type, .page_tokens = g->c.page_tokens, .slots = g->c.seqs, .ctx = g->c.ctx, .chunk = g->c.chunk};
-}
-
 /* Everything is charged before the first weight is read: weights, activations, tables, then KV gets what is left. */
 static int charge(eng_engine *g, const struct eng_exec_config *x, struct eng_kv_config *kv, struct err *e)
 {
@@ -129,23 +119,30 @@ static int open_grammars(eng_engine *g, struct err *e)
     return g->allowed ? ERR_OK : err_set(e, ERR_NOMEM, "token mask");
 }
 
+/* Model, configuration in force and budget: what opening and predicting begin with. */
+static int prepare(eng_engine *g, const struct eng_config *cfg, struct eng_exec_config *x, struct eng_kv_config *kv, struct err *e)
+{
+    int rc;
+    g->c = *cfg;
+    if ((rc = eng_model_open(&g->model, cfg->model_path, cfg->alias, cfg->ctx, e)) || (rc = eng_config_defaults(&g->c, g->model->plan, e)) || (rc = open_grammars(g, e)))
+        return rc;
+    g->draft_rows = g->c.draft == ENG_DRAFT_OFF ? 0 : POL_DRAFT_MAX;
+    *x = (struct eng_exec_config){.isa = g->c.isa, .precision = g->c.precision, .threads = g->c.threads, .rows_max = g->c.chunk, .picks_max = g->c.seqs + g->draft_rows};
+    *kv = (struct eng_kv_config){.type = g->c.kv_type, .page_tokens = g->c.page_tokens, .slots = g->c.seqs, .ctx = g->c.ctx, .chunk = g->c.chunk};
+    return charge(g, x, kv, e);
+}
+
 int eng_predict(const struct eng_config *cfg, struct eng_prediction *out, struct err *e)
 {
+    struct eng_exec_config x;
+    struct eng_kv_config kv;
+    struct off_weights_stats s;
     eng_engine *g = calloc(1, sizeof *g);
-    int rc = g ? ERR_OK : err_set(e, ERR_NOMEM, "engine");
+    int rc = g ? prepare(g, cfg, &x, &kv, e) : err_set(e, ERR_NOMEM, "engine");
     *out = (struct eng_prediction){.config = *cfg};
-    if (rc || (rc = eng_model_open(&g->model, cfg->model_path, cfg->alias, cfg->ctx, e)))
+    if (rc)
         goto out;
     struct eng_plan *p = g->model->plan;
-    g->c = *cfg;
-    if ((rc = eng_config_defaults(&g->c, p, e)) || (rc = open_grammars(g, e)))
-        goto out;
-    g->draft_rows = draft_rows(&g->c);
-    struct eng_exec_config x = exec_config(g);
-    struct eng_kv_config kv = kv_config(g);
-    struct off_weights_stats s;
-    if ((rc = charge(g, &x, &kv, e)))
-        goto out;
     struct off_sweep sweep = {.uses = p->uses, .n = p->n_uses, .rows_max = g->c.chunk};
     struct off_weights_config w = {.ram_max = g->weight_bytes, .sweep = &sweep};
     if ((rc = off_weights_plan(g->model->catalog, p->records, p->n_records, &w, &s, e)))
@@ -166,17 +163,16 @@ out:
     return rc;
 }
 
-static int open_parts(eng_engine *g, struct err *e)
+static int open_parts(eng_engine *g, const struct eng_config *cfg, struct err *e)
 {
-    int rc;
-    struct eng_plan *p = g->model->plan;
-    if ((rc = eng_config_defaults(&g->c, p, e)))
+    struct eng_exec_config x;
+    struct eng_kv_config kv;
+    int rc = prepare(g, cfg, &x, &kv, e);
+    if (rc)
         return rc;
-    g->draft_rows = draft_rows(&g->c);
-    struct eng_exec_config x = exec_config(g);
-    struct eng_kv_config kv = kv_config(g);
-    if ((rc = open_grammars(g, e)) || (rc = charge(g, &x, &kv, e)) || (rc = eng_kv_open(&g->kv, p, &kv, e)) ||
-        (rc = eng_states_open(&g->states, p, g->c.kv_type, g->c.seqs, e)) || (rc = open_prefix(g, e)) || (rc = pool_open(&g->load_pool, g->c.threads, e)))
+    struct eng_plan *p = g->model->plan;
+    if ((rc = eng_kv_open(&g->kv, p, &kv, e)) || (rc = eng_states_open(&g->states, p, g->c.kv_type, g->c.seqs, e)) ||
+        (rc = open_prefix(g, e)) || (rc = pool_open(&g->load_pool, g->c.threads, e)))
         return rc;
     rc = open_weights(g, e);
     pool_close(g->load_pool);
@@ -197,7 +193,6 @@ int eng_open(eng_engine **out, const struct eng_config *cfg, eng_event_fn f, voi
     eng_engine *g = calloc(1, sizeof *g);
     if (!g)
         return err_set(e, ERR_NOMEM, "engine");
-    g->c = *cfg;
     g->event = f;
     g->ctx = ctx;
     pthread_condattr_t a;
@@ -206,7 +201,7 @@ int eng_open(eng_engine **out, const struct eng_config *cfg, eng_event_fn f, voi
     pthread_mutex_init(&g->lock, NULL);
     pthread_cond_init(&g->wake, &a);
     pthread_condattr_destroy(&a);
-    if ((rc = eng_model_open(&g->model, cfg->model_path, cfg->alias, cfg->ctx, e)) || (rc = open_parts(g, e)))
+    if ((rc = open_parts(g, cfg, e)))
         goto out;
     if (pthread_create(&g->thread, NULL, eng_sched_main, g) != 0) {
         rc = err_set(e, ERR_NOMEM, "scheduler thread");
