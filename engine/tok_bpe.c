@@ -234,7 +234,7 @@ static int cached(struct tok_run *r, const char *s, size_t n)
     size_t before = r->ids->n;
     int rc = word(r, s, n);
     size_t made = r->ids->n - before;
-    if (!rc && made <= TOK_CACHE_IDS) {
+    if (!rc && made && made <= TOK_CACHE_IDS) {
         c->n_key = (uint8_t)n;
         c->n_ids = (uint8_t)made;
         memcpy(c->key, s, n);
