@@ -1,252 +1,13 @@
+/* The front of a running engine: requests enter, are cancelled and paused; what it says about itself. */
 #include "engine/engine.h"
 
-#include <sched.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include "base/clock.h"
 #include "base/hash.h"
-#include "base/log.h"
-#include "engine/budget.h"
 #include "engine/engine_internal.h"
-#include "offload/ram.h"
 
-enum { DEFAULT_PAGE = 64, DEFAULT_QUEUE = 64, GRAMMAR_KEEP = 1 << 20, GRAMMAR_MASKS = 64 /* as bits; most are short lists */ };
-
-static uint32_t cores(void)
-{
-    cpu_set_t set;
-    return sched_getaffinity(0, sizeof set, &set) == 0 ? (uint32_t)CPU_COUNT(&set) : 1;
-}
-
-int eng_config_defaults(struct eng_config *c, const struct eng_plan *p, struct err *e)
-{
-    if (p->ctx_switch && c->ctx > p->ctx_switch)
-        log_info("rope: requests that may pass %u tokens (prompt and max_tokens) turn by the long list, others by the short one", p->ctx_switch);
-    if (c->ctx > p->ctx)
-        log_warn("context of %u tokens asked for, the model was trained on %u", c->ctx, p->ctx);
-    if (!c->ctx)
-        c->ctx = p->ctx_use;
-    if (!c->seqs)
-        c->seqs = p->serve.seqs;
-    if (!c->threads)
-        c->threads = cores();
-    if (!c->chunk)
-        c->chunk = p->serve.chunk > c->seqs ? p->serve.chunk : c->seqs;
-    if (c->chunk < c->seqs)
-        return err_set(e, ERR_INVALID, "-ub %u: expected at least one token for each of %u sequences (-np)", c->chunk, c->seqs);
-    if (!c->page_tokens)
-        c->page_tokens = DEFAULT_PAGE;
-    if (c->page_tokens % KRN_KV_BLOCK || c->page_tokens > 4096)
-        return err_set(e, ERR_INVALID, "--page %u: expected a multiple of %d up to 4096", c->page_tokens, KRN_KV_BLOCK);
-    if (c->kv_type == KRN_TYPE_COUNT)
-        c->kv_type = c->precision == KRN_PREC_F32 ? KRN_F32 : KRN_F16;
-    if (c->kv_type != KRN_F32 && c->kv_type != KRN_F16 && c->kv_type != KRN_BF16)
-        return err_set(e, ERR_INVALID, "--kv-type %s: expected f32, f16 or bf16", krn_types[c->kv_type].name);
-    if (!c->queue_max)
-        c->queue_max = DEFAULT_QUEUE;
-    if (!c->queue_tokens_max)
-        c->queue_tokens_max = 4ull * c->seqs * c->ctx;
-    if (!c->ram_max) {
-        struct off_ram r = off_ram_limit("");
-        c->ram_max = off_ram_default(r);
-        log_info("memory budget ram=%llu ruled_by=\"%s\" limit=%llu", (unsigned long long)c->ram_max, r.rule, (unsigned long long)r.bytes);
-    }
-    return ERR_OK;
-}
-
-/* Everything is charged before the first weight is read: weights, activations, tables, then KV gets what is left. */
-static int charge(eng_engine *g, const struct eng_exec_config *x, struct eng_kv_config *kv, struct err *e)
-{
-    const struct eng_plan *p = g->model->plan;
-    uint64_t requests = (uint64_t)(g->c.queue_max + g->c.seqs) * (g->c.ctx * sizeof(int32_t) + 8192);
-    g->activation_bytes = eng_exec_bytes(p, x) + (uint64_t)p->vocab * 20 /* the sampler */ + requests;
-    if (!g->c.prefix_off)
-        g->activation_bytes += eng_prefix_bytes(p, kv);
-    g->grammar_keep = GRAMMAR_KEEP + GRAMMAR_MASKS * 8 * eng_vocab_words(g->vocab);
-    g->activation_bytes += eng_vocab_bytes(g->vocab) + ENG_GRAMMARS_BYTES_MAX + (g->c.seqs + ENG_GRAMMARS_IDLE) * (uint64_t)g->grammar_keep;
-    uint64_t states = eng_states_bytes(p, g->c.kv_type, g->c.seqs);
-    if (states == UINT64_MAX)
-        return err_set(e, ERR_UNSUPPORTED, "recurrent state $%s: no possible layout", p->recurrent[0].state);
-    struct eng_budget b = {.ram_max = g->c.ram_max, .activation_bytes = g->activation_bytes, .state_bytes = states};
-    int rc = eng_budget(&b, p, kv, e);
-    kv->bytes_max = b.kv_bytes;
-    g->weight_bytes = b.weight_bytes;
-    return rc;
-}
-
-/* Weights into what the budget left for them. */
-static int open_weights(eng_engine *g, struct err *e)
-{
-    const struct eng_plan *p = g->model->plan;
-    struct off_sweep sweep = {.uses = p->uses, .n = p->n_uses, .rows_max = g->c.chunk};
-    struct off_weights_config w = {.ram_max = g->weight_bytes, .sweep = &sweep, .pool = g->load_pool, .progress = g->c.progress, .ctx = g->c.progress_ctx};
-    struct off_weights_stats s;
-    int rc = off_weights_open(&g->weights, g->model->catalog, p->records, p->n_records, p->weights, p->n_weights, &w, e);
-    if (rc == ERR_BUDGET)
-        return err_prefix(e, rc, "--ram %llu, activations %llu, weights get %llu", (unsigned long long)g->c.ram_max, (unsigned long long)g->activation_bytes,
-                          (unsigned long long)g->weight_bytes);
-    if (rc)
-        return rc;
-    off_weights_stats(g->weights, &s);
-    g->weight_bytes = s.resident_bytes + s.window_bytes + s.staging_bytes;
-    g->stats.weight_sweep_bytes = s.sweep_bytes;
-    if (s.sweep_bytes)
-        log_info("weights stream resident=%llu window=%llu a_step=%llu", (unsigned long long)s.resident_bytes, (unsigned long long)s.window_bytes,
-                 (unsigned long long)s.sweep_bytes);
-    return ERR_OK;
-}
-
-static const char *numerics(const eng_engine *g) { return g->c.precision == KRN_PREC_F32 ? "1/f32/cpu/exact/tp1" : "1/int8x32/cpu/exact/tp1"; }
-
-static int open_prefix(eng_engine *g, struct err *e)
-{
-    const struct eng_plan *p = g->model->plan;
-    struct eng_page_scope s = {.fingerprint = g->model->fingerprint, .sheet = p->sheet_digest, .numerics = numerics(g), .type = g->c.kv_type,
-                               .page_tokens = g->c.page_tokens, .tp_size = 1, .ropes = p->ropes, .n_ropes = p->n_ropes, .image_recipe = "",
-                               .adapter = ""};
-    if (g->c.prefix_off || !eng_prefix_possible(p))
-        return ERR_OK;
-    return eng_prefix_open(&g->prefix, p, g->kv, &s, g->c.seqs, e);
-}
-
-static int open_grammars(eng_engine *g, struct err *e)
-{
-    int rc = eng_vocab_open(&g->vocab, g->model->tok, g->model->plan->vocab, e);
-    if (rc || (rc = eng_grammars_open(&g->grammars, g->model->tok, g->c.seqs + g->c.queue_max + ENG_GRAMMARS_IDLE, e)))
-        return rc;
-    g->allowed = calloc(eng_vocab_words(g->vocab) + 1, sizeof *g->allowed);
-    return g->allowed ? ERR_OK : err_set(e, ERR_NOMEM, "token mask");
-}
-
-/* Model, configuration in force and budget: what opening and predicting begin with. */
-static int prepare(eng_engine *g, const struct eng_config *cfg, struct eng_exec_config *x, struct eng_kv_config *kv, struct err *e)
-{
-    int rc;
-    g->c = *cfg;
-    if ((rc = eng_model_open(&g->model, cfg->model_path, cfg->alias, cfg->ctx, e)) || (rc = eng_config_defaults(&g->c, g->model->plan, e)) || (rc = open_grammars(g, e)))
-        return rc;
-    g->draft_rows = g->c.draft == ENG_DRAFT_OFF ? 0 : POL_DRAFT_MAX;
-    *x = (struct eng_exec_config){.isa = g->c.isa, .precision = g->c.precision, .threads = g->c.threads, .rows_max = g->c.chunk, .picks_max = g->c.seqs + g->draft_rows};
-    *kv = (struct eng_kv_config){.type = g->c.kv_type, .page_tokens = g->c.page_tokens, .slots = g->c.seqs, .ctx = g->c.ctx, .chunk = g->c.chunk};
-    return charge(g, x, kv, e);
-}
-
-int eng_predict(const struct eng_config *cfg, struct eng_prediction *out, struct err *e)
-{
-    struct eng_exec_config x;
-    struct eng_kv_config kv;
-    struct off_weights_stats s;
-    eng_engine *g = calloc(1, sizeof *g);
-    int rc = g ? prepare(g, cfg, &x, &kv, e) : err_set(e, ERR_NOMEM, "engine");
-    *out = (struct eng_prediction){.config = *cfg};
-    if (rc)
-        goto out;
-    struct eng_plan *p = g->model->plan;
-    struct off_sweep sweep = {.uses = p->uses, .n = p->n_uses, .rows_max = g->c.chunk};
-    struct off_weights_config w = {.ram_max = g->weight_bytes, .sweep = &sweep};
-    if ((rc = off_weights_plan(g->model->catalog, p->records, p->n_records, &w, &s, e)))
-        goto out;
-    uint64_t all = eng_kv_bytes(p, &kv, g->c.seqs);
-    *out = (struct eng_prediction){.config = g->c, .weight_slot_bytes = s.slot_bytes, .resident_bytes = s.resident_bytes, .window_bytes = s.window_bytes,
-                                   .staging_bytes = s.staging_bytes, .sweep_bytes = s.sweep_bytes, .activation_bytes = g->activation_bytes,
-                                   .state_bytes = eng_states_bytes(p, g->c.kv_type, g->c.seqs), .kv_bytes = kv.bytes_max < all ? kv.bytes_max : all,
-                                   .kv_token_bytes = eng_plan_kv_bytes_per_token(p, g->c.kv_type), .kv_seq_bytes = eng_kv_bytes(p, &kv, 1)};
-out:
-    if (g) {
-        eng_vocab_close(g->vocab);
-        eng_grammars_close(g->grammars);
-        eng_model_close(g->model);
-        free(g->allowed);
-    }
-    free(g);
-    return rc;
-}
-
-static int open_parts(eng_engine *g, const struct eng_config *cfg, struct err *e)
-{
-    struct eng_exec_config x;
-    struct eng_kv_config kv;
-    int rc = prepare(g, cfg, &x, &kv, e);
-    if (rc)
-        return rc;
-    struct eng_plan *p = g->model->plan;
-    if ((rc = eng_kv_open(&g->kv, p, &kv, e)) || (rc = eng_states_open(&g->states, p, g->c.kv_type, g->c.seqs, e)) ||
-        (rc = open_prefix(g, e)) || (rc = pool_open(&g->load_pool, g->c.threads, e)))
-        return rc;
-    rc = open_weights(g, e);
-    pool_close(g->load_pool);
-    g->load_pool = NULL;
-    if (rc || (rc = eng_exec_open(&g->exec, p, g->weights, &x, e)) || (rc = eng_sampler_open(&g->sampler, p->vocab, e)))
-        return rc;
-    g->live_max = g->c.seqs + g->c.queue_max;
-    if ((rc = eng_step_open(g, e)))
-        return rc;
-    eng_kv_usage(g->kv, &g->stats.kv_pages, &g->stats.kv_pages_used, &g->stats.kv_bytes);
-    return eng_self_test(g, e);
-}
-
-int eng_open(eng_engine **out, const struct eng_config *cfg, eng_event_fn f, void *ctx, struct err *e)
-{
-    int rc;
-    *out = NULL;
-    eng_engine *g = calloc(1, sizeof *g);
-    if (!g)
-        return err_set(e, ERR_NOMEM, "engine");
-    g->event = f;
-    g->ctx = ctx;
-    pthread_condattr_t a;
-    pthread_condattr_init(&a);
-    pthread_condattr_setclock(&a, CLOCK_MONOTONIC);
-    pthread_mutex_init(&g->lock, NULL);
-    pthread_cond_init(&g->wake, &a);
-    pthread_condattr_destroy(&a);
-    if ((rc = open_parts(g, cfg, e)))
-        goto out;
-    if (pthread_create(&g->thread, NULL, eng_sched_main, g) != 0) {
-        rc = err_set(e, ERR_NOMEM, "scheduler thread");
-        goto out;
-    }
-    g->thread_on = true;
-    *out = g;
-    g = NULL;
-out:
-    eng_close(g);
-    return rc;
-}
-
-static void kick(eng_engine *g) /* with the lock held */
+void eng_kick(eng_engine *g)
 {
     g->kicked = true;
     pthread_cond_signal(&g->wake);
-}
-
-void eng_close(eng_engine *g)
-{
-    if (!g)
-        return;
-    if (g->thread_on) {
-        pthread_mutex_lock(&g->lock);
-        g->stop = true;
-        kick(g);
-        pthread_mutex_unlock(&g->lock);
-        pthread_join(g->thread, NULL);
-    }
-    eng_step_close(g);
-    eng_sampler_close(g->sampler);
-    eng_grammars_close(g->grammars);
-    eng_vocab_close(g->vocab);
-    free(g->allowed);
-    eng_exec_close(g->exec);
-    off_weights_close(g->weights);
-    pool_close(g->load_pool);
-    eng_prefix_close(g->prefix);
-    eng_states_close(g->states);
-    eng_kv_close(g->kv);
-    eng_model_close(g->model);
-    pthread_cond_destroy(&g->wake);
-    pthread_mutex_destroy(&g->lock);
-    free(g);
 }
 
 const struct eng_model *eng_model_of(const eng_engine *g) { return g->model; }
@@ -280,7 +41,7 @@ static int enter(eng_engine *g, struct eng_seq *s, struct err *e)
     g->waiting_tokens += s->n_tokens;
     g->stats.requests++;
     g->stats.tokens_in += s->n_prompt;
-    kick(g);
+    eng_kick(g);
     return ERR_OK;
 }
 
@@ -304,7 +65,7 @@ void eng_cancel(eng_engine *g, uint64_t id)
     struct eng_seq *s = find(g, id);
     if (s) {
         atomic_store(&s->cancel, true);
-        kick(g);
+        eng_kick(g);
     }
     pthread_mutex_unlock(&g->lock);
 }
@@ -315,7 +76,7 @@ void eng_pause(eng_engine *g, uint64_t id, bool paused)
     struct eng_seq *s = find(g, id);
     if (s) {
         atomic_store(&s->paused, paused);
-        kick(g);
+        eng_kick(g);
     }
     pthread_mutex_unlock(&g->lock);
 }
@@ -363,7 +124,7 @@ int eng_describe(const eng_engine *g, struct buf *b, struct err *e)
     eng_put_names(b, m->id, m->aliases);
     buf_printf(b, ",\"ctx\":%u,\"ctx_trained\":%u,\"seqs\":%u,\"vocab\":%u,\"page_tokens\":%u,\"queue_max\":%u,\"queue_tokens_max\":%llu", g->c.ctx,
                m->plan->ctx, g->c.seqs, eng_tok_count(m->tok), g->c.page_tokens, g->c.queue_max, (unsigned long long)g->c.queue_tokens_max);
-    buf_printf(b, ",\"kv_type\":\"%s\",\"numerics\":\"%s\",\"sheet\":", krn_types[g->c.kv_type].name, numerics(g));
+    buf_printf(b, ",\"kv_type\":\"%s\",\"numerics\":\"%s\",\"sheet\":", krn_types[g->c.kv_type].name, eng_numerics(g));
     json_put_cstr(b, m->plan->sheet);
     put_digest(b, "tokenizer", tok.data, tok.len);
     if (m->template_text)

@@ -1,4 +1,4 @@
-/* engine/engine_internal.h - what engine.c (front, life), sched.c (the loop), admit.c (slots), draft.c (guesses) and seq.c (one request's output) share. */
+/* engine/engine_internal.h - what open.c (its life), engine.c (front), sched.c (the loop), admit.c (slots), draft.c (guesses) and seq.c (one request's output) share. */
 #ifndef SLUICE_ENGINE_ENGINE_INTERNAL_H
 #define SLUICE_ENGINE_ENGINE_INTERNAL_H
 #include <pthread.h>
@@ -84,6 +84,11 @@ struct eng_engine {
     struct krn_seq *row_seq; struct eng_seq **row_owner; uint32_t *row_slot; /* [slots] */
     struct krn_pages *groups; uint32_t *tables;          /* [n_groups][slots][stride] */
 };
+
+/* open.c */
+const char *eng_numerics(const eng_engine *g);
+
+void eng_kick(eng_engine *g);                /* engine.c: wakes the scheduler; with the lock held */
 
 int eng_step_open(eng_engine *g, struct err *e);
 void eng_step_close(eng_engine *g);
