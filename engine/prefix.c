@@ -15,9 +15,10 @@ struct node {
     uint8_t id[HASH_BYTES];
     uint32_t parent, next;      /* next: in its bucket, or of the free ones */
     uint32_t depth, children, leases;
+    uint16_t tenant;
     bool live;
 };
-struct owner { uint32_t node; uint64_t used_at; }; /* of an indexed page; NONE: not indexed */
+struct owner { uint32_t node; uint64_t used_at, came; }; /* of an indexed page; NONE: not indexed. came: `came` of the index when it was used */
 struct eng_prefix {
     const struct eng_plan *plan;
     eng_kv *kv;
@@ -31,7 +32,7 @@ struct eng_prefix {
     struct pol_page *view;      /* [pages of the largest pool] */
     uint32_t *path;             /* [stride] nodes of the last match */
     hash_ctx *hash;
-    uint64_t clock;
+    uint64_t clock, came;       /* uses; nodes that came */
     struct eng_prefix_stats stats;
 };
 
@@ -124,14 +125,15 @@ void eng_prefix_close(eng_prefix *x)
     free(x);
 }
 
-int eng_prefix_scope(const eng_prefix *x, const char *tenant, bool far, uint8_t out[HASH_BYTES], struct err *e)
+int eng_prefix_scope(const eng_prefix *x, const char *tenant, bool far, struct eng_chain *c, struct err *e)
 {
     struct eng_page_scope s = x->scope;
     s.kv = &x->plan->kv[0];
     s.far = far;
     s.space = tenant;
     s.space_n = strlen(tenant);
-    return eng_page_scope_id(&s, out, e);
+    c->tenant = (uint16_t)(hash_bytes(tenant, s.space_n, 0) % POL_EVICT_TENANTS);
+    return eng_page_scope_id(&s, c->scope, e);
 }
 
 /* ---- nodes and their pages -------------------------------------------------------------------------------------- */
@@ -158,7 +160,7 @@ static uint32_t find(const eng_prefix *x, uint32_t parent, const uint8_t *id, co
 static void attach(eng_prefix *x, uint32_t node, uint32_t group, uint32_t page)
 {
     *page_of(x, node, group) = page;
-    x->owners[group][page] = (struct owner){node, ++x->clock};
+    x->owners[group][page] = (struct owner){node, ++x->clock, x->came};
     eng_kv_keep(x->kv, group, page, true);
     x->stats.pages++;
 }
@@ -172,13 +174,14 @@ static void detach(eng_prefix *x, uint32_t node, uint32_t group)
     x->stats.pages--;
 }
 
-static uint32_t insert(eng_prefix *x, uint32_t parent, const uint8_t *id, const int32_t *tokens)
+static uint32_t insert(eng_prefix *x, uint16_t tenant, uint32_t parent, const uint8_t *id, const int32_t *tokens)
 {
     uint32_t i = x->free_head, *bucket = bucket_of(x, id);
     if (i == NONE)
         return NONE;
     x->free_head = x->nodes[i].next;
-    x->nodes[i] = (struct node){.parent = parent, .next = *bucket, .depth = parent == ROOT ? 0 : x->nodes[parent].depth + 1, .live = true};
+    x->nodes[i] = (struct node){.parent = parent, .next = *bucket, .depth = parent == ROOT ? 0 : x->nodes[parent].depth + 1, .tenant = tenant, .live = true};
+    x->came++;
     memcpy(x->nodes[i].id, id, HASH_BYTES);
     memcpy(tokens_of(x, i), tokens, x->page_tokens * sizeof *tokens);
     *bucket = i;
@@ -215,9 +218,11 @@ static bool evict(eng_prefix *x, uint32_t group)
     uint32_t n = eng_kv_pool_pages(x->kv, group);
     for (uint32_t i = 0; i < n; i++) {
         const struct owner *o = &x->owners[group][i];
-        x->view[i] = (struct pol_page){.cached = o->node != NONE};
-        if (o->node != NONE)
-            x->view[i] = (struct pol_page){true, eng_kv_holders(x->kv, group, i), x->nodes[o->node].children, x->nodes[o->node].depth, o->used_at};
+        const struct node *of = o->node != NONE ? &x->nodes[o->node] : NULL;
+        x->view[i] = (struct pol_page){0};
+        if (of)
+            x->view[i] = (struct pol_page){.cached = true, .tenant = of->tenant, .leases = eng_kv_holders(x->kv, group, i), .children = of->children, .depth = of->depth,
+                                           .used_at = o->used_at, .since = x->came - o->came};
     }
     size_t page = pol_evict(x->view, n, windowed(x, group));
     if (page == SIZE_MAX)
@@ -301,7 +306,7 @@ void eng_prefix_add(eng_prefix *x, struct eng_chain *c, uint32_t slot, const int
         const int32_t *t = tokens + (size_t)c->n_pages * x->page_tokens;
         eng_page_id(x->hash, c->scope, parent == ROOT ? NULL : x->nodes[parent].id, t, x->page_tokens, NULL, 0, id);
         uint32_t i = find(x, parent, id, t);
-        if (i == NONE && (i = insert(x, parent, id, t)) == NONE)
+        if (i == NONE && (i = insert(x, c->tenant, parent, id, t)) == NONE)
             return; /* every node is in use: tried again with the next page */
         join(x, i, slot, c->n_pages);
         x->nodes[i].leases++;
@@ -318,7 +323,7 @@ static void touch(eng_prefix *x, uint32_t slot, uint32_t n_pages)
         for (uint32_t k = 0; k < n_pages; k++) {
             uint32_t page = eng_kv_page(x->kv, slot, g, k);
             if (page != KRN_NO_PAGE && x->owners[g][page].node != NONE)
-                x->owners[g][page].used_at = x->clock;
+                x->owners[g][page] = (struct owner){x->owners[g][page].node, x->clock, x->came};
         }
 }
 

@@ -22,10 +22,10 @@ int eng_prefix_open(eng_prefix **out, const struct eng_plan *p, eng_kv *kv, cons
 void eng_prefix_close(eng_prefix *x);
 
 /* How far a sequence's pages are indexed: the chain of nodes from the root to `node`, n_pages long, leased by it. All zero but
- * scope: nothing yet. */
-struct eng_chain { uint8_t scope[HASH_BYTES]; uint32_t node, n_pages; };
+ * scope and tenant, which eng_prefix_scope sets: nothing yet. */
+struct eng_chain { uint8_t scope[HASH_BYTES]; uint16_t tenant; uint32_t node, n_pages; };
 /* far: as in krn_seq. */
-int eng_prefix_scope(const eng_prefix *x, const char *tenant, bool far, uint8_t out[HASH_BYTES], struct err *e); /* ERR_NOMEM */
+int eng_prefix_scope(const eng_prefix *x, const char *tenant, bool far, struct eng_chain *c, struct err *e); /* ERR_NOMEM */
 
 /* Tokens of the longest prefix, whole pages and less than n, whose pages a continuation needs are all here. */
 uint32_t eng_prefix_match(eng_prefix *x, const struct eng_chain *c, const int32_t *tokens, uint32_t n);

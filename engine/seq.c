@@ -128,7 +128,7 @@ int eng_seq_new(struct eng_seq **out, const eng_engine *g, const struct eng_requ
         memcpy(s->stops.text[i], r->stops[i], r->stop_lens[i]);
     }
     eng_detok_init(&s->detok);
-    if ((g->prefix && (rc = eng_prefix_scope(g->prefix, tenant, s->far, s->chain.scope, e))) || (rc = lease_grammar(g, s, r, e)) || (rc = replay(g, s, e))) {
+    if ((g->prefix && (rc = eng_prefix_scope(g->prefix, tenant, s->far, &s->chain, e))) || (rc = lease_grammar(g, s, r, e)) || (rc = replay(g, s, e))) {
         eng_seq_free(g, s);
         return rc;
     }

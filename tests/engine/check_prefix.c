@@ -24,7 +24,7 @@ static void open_rig(struct rig *r, struct eng_plan *p, uint64_t bytes_max)
     OK(eng_kv_open(&r->kv, p, &c, &e));
     OK(eng_prefix_open(&r->x, p, r->kv, &scope, SLOTS, &e));
     for (uint32_t i = 0; i < SLOTS; i++)
-        OK(eng_prefix_scope(r->x, "default", false, r->c[i].scope, &e));
+        OK(eng_prefix_scope(r->x, "default", false, &r->c[i], &e));
 }
 static void close_rig(struct rig *r)
 {
@@ -97,7 +97,7 @@ START_TEST(core)
     eng_prefix_release(r.x, &r.c[2], 2);
     ck_assert_uint_eq(start(&r, 0, 200), 144);              /* 150 tokens are 9 full pages */
     eng_prefix_release(r.x, &r.c[0], 0);
-    OK(eng_prefix_scope(r.x, "another", false, r.c[3].scope, &e));  /* another tenant finds nothing */
+    OK(eng_prefix_scope(r.x, "another", false, &r.c[3], &e));  /* another tenant finds nothing */
     ck_assert_uint_eq(start(&r, 3, 150), 0);
     ck_assert_int_eq(grow(&r, 3, 150), ERR_OK);
     eng_prefix_release(r.x, &r.c[3], 3);
@@ -159,6 +159,32 @@ START_TEST(limits)
     eng_prefix_release(r.x, &r.c[3], 3);
     eng_prefix_release(r.x, &r.c[1], 1);
     ck_assert_uint_eq(used(&r), 0);
+    close_rig(&r);
+}
+END_TEST
+
+/* One tenant's prompts, ever new ones, do not flush what another has. */
+START_TEST(tenants)
+{
+    static struct rig r;
+    struct eng_kv_config c = {.type = KRN_F32, .page_tokens = PAGE, .slots = SLOTS, .ctx = CTX, .chunk = CHUNK};
+    struct eng_plan *p = &plans[_i];
+    open_rig(&r, p, eng_kv_bytes(p, &c, 1) * 2);
+    OK(eng_prefix_scope(r.x, "quiet", false, &r.c[1], &e));
+    text(&r, 1, 0, 7000);
+    start(&r, 1, 81);
+    ck_assert_int_eq(grow(&r, 1, 81), ERR_OK);
+    eng_prefix_release(r.x, &r.c[1], 1);
+    for (int32_t round = 1; round <= 20; round++) {
+        text(&r, 0, 0, round * 1000);
+        ck_assert_uint_eq(start(&r, 0, 100), 0);
+        ck_assert_int_eq(grow(&r, 0, 100), ERR_OK);
+        eng_prefix_release(r.x, &r.c[0], 0);
+    }
+    ck_assert_uint_eq(start(&r, 1, 81), 80);
+    eng_prefix_release(r.x, &r.c[1], 1);
+    ck_assert_uint_eq(start(&r, 0, 100), 96); /* the other's latest prompt is there as well */
+    eng_prefix_release(r.x, &r.c[0], 0);
     close_rig(&r);
 }
 END_TEST
@@ -254,6 +280,7 @@ int main(void)
     tcase_add_loop_test(t, core, 0, 3);
     tcase_add_loop_test(t, join, 0, 3);
     tcase_add_test(t, limits);
+    tcase_add_loop_test(t, tenants, 0, 3);
     tcase_add_loop_test(t, any, 0, 12);
     tcase_add_test(t, errors);
     suite_add_tcase(s, t);
