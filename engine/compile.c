@@ -86,12 +86,12 @@ int eng_compile_segment(struct eng_compiler *c, bool gate, struct err *e)
         c->segs = s;
         c->cap_segs = cap;
     }
-    bool again = c->n_segs && c->env.layer >= 0 && c->segs[c->n_segs - 1].layer == c->env.layer;
-    const char *name = c->env.layer < 0 ? c->seg_name : arena_printf(c->mem, again ? "layer %d rest" : "layer %d", (int)c->env.layer);
+    bool again = c->n_segs && c->env.layer >= 0 && c->segs[c->n_segs - 1].layer == c->env.layer, experts = c->n_ops == c->seg_op0 + 1 && c->ops[c->seg_op0].code == KRN_EXPERTS;
+    const char *name = c->env.layer < 0 ? c->seg_name : arena_printf(c->mem, experts ? "layer %d experts" : again ? "layer %d rest" : "layer %d", (int)c->env.layer);
     if (!name)
         return err_set(e, ERR_NOMEM, "segment name");
     c->segs[c->n_segs++] = (struct eng_segment){.name = name, .layer = c->env.layer < 0 ? KRN_NO_LAYER : (uint16_t)c->env.layer, .op0 = c->seg_op0,
-                                                .n_ops = c->n_ops - c->seg_op0, .gate = gate, .joins = c->seg_joins};
+                                                .n_ops = c->n_ops - c->seg_op0, .gate = gate, .experts = experts, .joins = c->seg_joins};
     c->seg_joins = false;
     c->seg_op0 = c->n_ops;
     return ERR_OK;

@@ -1,4 +1,5 @@
-/* Routing and experts. A segment ends behind the router: which experts are read is known only then. */
+/* Routing and experts. A segment ends behind the router: which experts are read is known only then. The experts' call is a segment of
+ * its own, so that it can run in portions as they arrive. */
 #include "engine/emit_internal.h"
 
 #include <inttypes.h>
@@ -78,6 +79,15 @@ int eng_emit_experts(struct eng_operands *o, struct eng_val *out)
     widest(&max->n, g->dims[0]);
     widest(&max->k, o->reg[1].view.dim);
     widest(&max->in, g->dims[2]);
+    widest(&max->out, d->dims[1]);
     widest(&max->mid, g->dims[1]);
-    return eng_emit_call(o, &op, 1, (uint32_t)d->dims[1], out);
+    if (o->c->n_ops > o->c->seg_op0) {
+        if ((rc = eng_compile_segment(o->c, false, o->e)))
+            return rc;
+        o->c->seg_joins = true;
+    }
+    if ((rc = eng_emit_call(o, &op, 1, (uint32_t)d->dims[1], out)) || (rc = eng_compile_segment(o->c, false, o->e)))
+        return rc;
+    o->c->seg_joins = true;
+    return ERR_OK;
 }

@@ -22,6 +22,7 @@ struct eng_segment {
     uint32_t n_lookups;           /* records[0 .. n_lookups) are tiles of the table that its embed op looks rows up in */
     bool joins;                   /* goes on with the segment before it: cut for the sake of its records only */
     bool gate;                    /* the host decides after it (router -> expert leases) */
+    bool experts;                 /* one EXPERTS call and nothing else: it can run in portions */
 };
 
 /* One logical tensor of the sheet, bound. weights[i] of the plan belongs to tensors[i]. */

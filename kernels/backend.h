@@ -32,6 +32,15 @@ struct krn_pages {
 };
 #define KRN_NO_PAGE UINT32_MAX
 
+/* Routed experts a few at a time, for a caller that does not hold all of a call's at once. Every expert that the step's rows chose is in one
+ * portion of the call; only its own must be leased. Up to KRN_PORTION_PAIRS rows times choices portions come in any order; above that experts
+ * ascend from portion to portion. The result is bit for bit that of one submit. */
+struct krn_portion {
+    const uint32_t *experts; uint32_t n; /* ascending */
+    bool first, last;              /* of the call in this step: inputs are gathered at the first, sums made by the last */
+};
+enum { KRN_PORTION_PAIRS = 256 };
+
 struct krn_step {
     uint32_t n_tokens, n_picks, n_seqs, n_groups;
     const int32_t *tokens;         /* [n_tokens] */
@@ -44,6 +53,7 @@ struct krn_step {
     uint32_t n_states;
     const struct krn_states *states; /* [n_states] recurrent groups */
     const uint32_t *slots;         /* [n_seqs] where each sequence's state lies: slot * slot_bytes; no two alike */
+    const struct krn_portion *portion; /* for a list of one EXPERTS call; NULL: all of its experts are leased */
 };
 
 struct krn_backend_config {
@@ -55,7 +65,7 @@ struct krn_backend_config {
     const struct krn_rope_table *ropes; uint32_t n_ropes; /* borrowed for the backend's life */
     uint32_t linear_cols_max;      /* widest input of any linear: sizes the activation-quantisation scratch */
     uint32_t latent_cols;          /* most heads * (rank + rope) of any latent attention: absorbed queries, a row a token */
-    struct krn_experts_max { uint32_t n, k, in, mid; } experts; /* of any EXPERTS call: how many, chosen a row, widths; n 0: none */
+    struct krn_experts_max { uint32_t n, k, in, mid, out; } experts; /* of any EXPERTS call: how many, chosen a row, widths; n 0: none */
 };
 
 typedef struct krn_backend krn_backend;

@@ -4,7 +4,8 @@
  *   out = w_0 y_0, then out = out + w_i y_i (product and sum rounded each), i over the row's experts as the routing lists them,
  *   y_e = down_e(act(gate_e h, up_e h)) by linear.h and act.h (biases where there are)
  *
- * A row's result is a chain of its own: company, chunk and threads cannot change a bit. Work is handed out in units: for gate and up
+ * A row's result is a chain of its own: company, chunk, portions and threads cannot change a bit: a few pairs keep what their experts said
+ * until the last portion adds it up in order; many add it at once, which is why their portions ascend. Work is handed out in units: for gate and up
  * 64 columns of one expert (both matrices, activation and quantisation of the result follow at once), for down some output tiles
  * of all experts, summed on the spot. */
 #include <math.h>
@@ -16,6 +17,7 @@ enum { B = KRN_OPERAND_BLOCK, G = KRN_OPERAND_GROUP, R = KRN_TILE_ROWS, UNIT = 6
 
 /* ---- buffers --------------------------------------------------------------------------------------------------------- */
 static size_t pairs_max(const struct krn_backend_config *c) { return (size_t)c->rows_max[0] * c->experts.k; }
+static size_t kept(const struct krn_backend_config *c) { return pairs_max(c) < KRN_PORTION_PAIRS ? pairs_max(c) : KRN_PORTION_PAIRS; }
 static size_t aligned(size_t n) { return (n + 63) & ~(size_t)63; }
 static size_t quant_bytes(size_t pairs, uint32_t cols) { return pairs <= UINT32_MAX ? krn_operand_bytes((uint32_t)pairs, cols) : 0; }
 
@@ -26,7 +28,7 @@ size_t cpu_experts_bytes(const struct krn_backend_config *c)
     q1 = quant_bytes(pairs, c->experts.in);
     q2 = quant_bytes(pairs, c->experts.mid);
     if (!q1 || !q2 || pairs > SIZE_MAX / 64 / ((size_t)c->experts.in + c->experts.mid + 1)) return SIZE_MAX;
-    return q1 + q2 + pairs * 4 * ((size_t)c->experts.in + c->experts.mid) + pairs * 8 + c->experts.n * (sizeof(struct cpu_group) + 4);
+    return q1 + q2 + pairs * 4 * ((size_t)c->experts.in + c->experts.mid) + kept(c) * 4 * c->experts.out + pairs * 8 + c->experts.n * (2 * sizeof(struct cpu_group) + 4);
 }
 
 bool cpu_experts_open(struct cpu_experts *x, const struct krn_backend_config *c)
@@ -34,6 +36,7 @@ bool cpu_experts_open(struct cpu_experts *x, const struct krn_backend_config *c)
     size_t pairs = pairs_max(c);
     if (!c->experts.n) return true;
     x->group = calloc(c->experts.n, sizeof *x->group);
+    x->run = calloc(c->experts.n, sizeof *x->run);
     x->count = calloc(c->experts.n, sizeof *x->count);
     x->row = calloc(pairs, sizeof *x->row);
     x->pair = calloc(pairs, sizeof *x->pair);
@@ -41,11 +44,13 @@ bool cpu_experts_open(struct cpu_experts *x, const struct krn_backend_config *c)
     x->mid = aligned_alloc(64, aligned(pairs * c->experts.mid * sizeof *x->mid));
     x->x_quant = aligned_alloc(64, aligned(quant_bytes(pairs, c->experts.in)));
     x->mid_quant = aligned_alloc(64, aligned(quant_bytes(pairs, c->experts.mid)));
-    return x->group && x->count && x->row && x->pair && x->x && x->mid && x->x_quant && x->mid_quant;
+    x->y = aligned_alloc(64, aligned(kept(c) * c->experts.out * sizeof *x->y) + 64);
+    return x->group && x->run && x->count && x->y && x->row && x->pair && x->x && x->mid && x->x_quant && x->mid_quant;
 }
 
 void cpu_experts_close(struct cpu_experts *x)
 {
+    free(x->y);
     free(x->mid_quant);
     free(x->x_quant);
     free(x->mid);
@@ -53,6 +58,7 @@ void cpu_experts_close(struct cpu_experts *x)
     free(x->pair);
     free(x->row);
     free(x->count);
+    free(x->run);
     free(x->group);
 }
 
@@ -98,7 +104,7 @@ int cpu_experts_record(krn_backend *b, krn_list *l, struct err *e)
     if (!w) return bad(l, e, "no expert, or no gate");
     m->mid = w->rows;
     if ((rc = check_weights(l, e))) return rc;
-    if (m->op->u.experts.n > max->n || m->k > max->k || m->n_in > max->in || m->mid > max->mid) return bad(l, e, "larger than the backend was opened for");
+    if (m->op->u.experts.n > max->n || m->k > max->k || m->n_in > max->in || m->mid > max->mid || m->n_out > max->out) return bad(l, e, "larger than the backend was opened for");
     for (unsigned s = 0; s < 3; s++) {
         w = weight(l, s, 0);
         bool int8 = krn_linear_int8(w->type, w->layout, b->cfg.precision);
@@ -130,12 +136,11 @@ static int chosen(const krn_list *l, uint32_t row, uint32_t i, uint32_t *expert,
     float id = routing(l, row, 0)[i];
     if (!(id >= 0 && id < (float)l->moe.op->u.experts.n)) return err_set(e, ERR_INVALID, "experts, layer %u: row %u is routed to expert %g of %u", l->moe.op->layer, row, (double)id, l->moe.op->u.experts.n);
     *expert = (uint32_t)id;
-    for (unsigned s = 0; s < l->moe.op->n_weights; s++)
-        if (weight(l, s, *expert) && !weight(l, s, *expert)->data) return err_set(e, ERR_INVALID, "experts, layer %u: expert %u is not leased", l->moe.op->layer, *expert);
     return ERR_OK;
 }
 
-int cpu_experts_prepare(krn_backend *b, const krn_list *l, struct err *e)
+/* Who goes where: read once a step, at the first portion. */
+static int deal(krn_backend *b, const krn_list *l, struct err *e)
 {
     struct cpu_experts *x = &b->experts;
     uint32_t rows = b->step->n_tokens, k = l->moe.k, n = l->moe.op->u.experts.n, expert = 0;
@@ -161,6 +166,33 @@ int cpu_experts_prepare(krn_backend *b, const krn_list *l, struct err *e)
             x->pair[r * k + i] = p;
         }
     return ERR_OK;
+}
+
+/* The groups of this submit. Their weights must be there. */
+static int choose(krn_backend *b, const krn_list *l, struct err *e)
+{
+    struct cpu_experts *x = &b->experts;
+    const struct krn_portion *p = b->step->portion;
+    uint32_t n = p ? p->n : x->n_groups, at = 0;
+    x->n_run = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        uint32_t expert = p ? p->experts[i] : x->group[i].expert;
+        while (at < x->n_groups && x->group[at].expert < expert) at++;
+        if (at == x->n_groups || x->group[at].expert != expert) return err_set(e, ERR_INVALID, "experts, layer %u: no row chose expert %u, or they do not ascend", l->moe.op->layer, expert);
+        for (unsigned s = 0; s < l->moe.op->n_weights; s++)
+            if (weight(l, s, expert) && !weight(l, s, expert)->data) return err_set(e, ERR_INVALID, "experts, layer %u: expert %u is not leased", l->moe.op->layer, expert);
+        x->run[x->n_run++] = x->group[at++];
+    }
+    return ERR_OK;
+}
+
+int cpu_experts_prepare(krn_backend *b, const krn_list *l, struct err *e)
+{
+    const struct krn_portion *p = b->step->portion;
+    int rc = ERR_OK;
+    if (p && l->n_plan != 1) return err_set(e, ERR_INVALID, "a portion of experts: expected a list of one call, found %zu", l->n_plan);
+    if (!p || p->first) rc = deal(b, l, e);
+    return rc ? rc : choose(b, l, e);
 }
 
 /* Rows [first, first + n) of an operand as one with groups of its own. */
@@ -216,7 +248,7 @@ static void gather(const krn_backend *b, const struct cpu_group *g, uint32_t r0,
 
 static void run_in(const krn_backend *b, float *scratch, unsigned worker, unsigned workers)
 {
-    uint32_t u = 0, groups = alone(b) ? 1 : b->experts.n_groups;
+    uint32_t u = 0, groups = b->step->portion && !b->step->portion->first ? 0 : alone(b) ? 1 : b->experts.n_groups;
     worker = workers == 1 ? 0 : worker;
     for (const struct cpu_group *g = b->experts.group; g < b->experts.group + groups; g++)
         for (uint32_t r = 0; r < g->n; r += G, u++)
@@ -266,41 +298,74 @@ static void up_unit(const krn_backend *b, const struct cpu_group *g, uint32_t c0
     }
 }
 
-/* Output columns [c0, c0 + cols) of all rows: what each of their experts says, then the sums. */
-static void down_unit(const krn_backend *b, const struct cpu_op *x, uint32_t c0, uint32_t cols, float *y)
+static void down(const krn_backend *b, const struct cpu_group *g, uint32_t c0, uint32_t cols, float *y, size_t stride)
+{
+    struct strip s = strip_of(b->list, 2, g->expert, c0, cols);
+    struct krn_operand a = middle(b, g);
+    run_strip(b, &s, &a, y, stride);
+}
+
+/* Columns [c0, c0 + cols) of all rows, from what each of their experts said: pair p's at y + p * stride. */
+static void sum_up(const krn_backend *b, const struct cpu_op *x, uint32_t c0, uint32_t cols, const float *y, size_t stride)
 {
     const struct cpu_moe *m = &b->list->moe;
-    const struct cpu_experts *s = &b->experts;
-    for (const struct cpu_group *g = s->group; g < s->group + s->n_groups; g++) {
-        struct strip down = strip_of(b->list, 2, g->expert, c0, cols);
-        struct krn_operand a = middle(b, g);
-        run_strip(b, &down, &a, y + (size_t)g->first * cols, cols);
-    }
     for (uint32_t r = 0; r < b->step->n_tokens; r++) {
         const float *w = routing(b->list, r, 1);
-        const uint32_t *pair = s->pair + (size_t)r * m->k;
+        const uint32_t *pair = b->experts.pair + (size_t)r * m->k;
         float *out = x->out.p + r * x->out.stride + c0;
-        b->ops->scale(out, y + (size_t)pair[0] * cols, cols, w[0]);
-        for (uint32_t i = 1; i < m->k; i++) b->ops->merge(out, y + (size_t)pair[i] * cols, cols, 1, w[i]);
+        b->ops->scale(out, y + pair[0] * stride, cols, w[0]);
+        for (uint32_t i = 1; i < m->k; i++) b->ops->merge(out, y + pair[i] * stride, cols, 1, w[i]);
     }
+}
+
+/* One expert's part of the sums of its rows, at once: all experts below it have had their turn. */
+static void add(const krn_backend *b, const struct cpu_op *x, const struct cpu_group *g, uint32_t c0, uint32_t cols, const float *y)
+{
+    const struct cpu_moe *m = &b->list->moe;
+    for (uint32_t p = g->first; p < g->first + g->n; p++, y += cols) {
+        uint32_t r = b->experts.row[p], i = 0;
+        const uint32_t *pair = b->experts.pair + (size_t)r * m->k;
+        float *out = x->out.p + r * x->out.stride + c0;
+        while (pair[i] != p) i++;
+        if (i) b->ops->merge(out, y, cols, 1, routing(b->list, r, 1)[i]);
+        else b->ops->scale(out, y, cols, routing(b->list, r, 1)[0]);
+    }
+}
+
+/* Output columns [c0, c0 + cols) of all rows: what each of their experts says, then the sums. */
+static void down_unit(const krn_backend *b, const struct cpu_op *x, uint32_t c0, uint32_t cols, float *scratch)
+{
+    const struct cpu_experts *s = &b->experts;
+    const struct krn_portion *part = b->step->portion;
+    bool many = s->n_pairs > KRN_PORTION_PAIRS;
+    size_t stride = part ? b->cfg.experts.out : cols;
+    float *y = part && !many ? s->y + c0 : scratch;
+    for (const struct cpu_group *g = s->run; g < s->run + s->n_run; g++)
+        if (part && many) {
+            down(b, g, c0, cols, scratch, cols);
+            add(b, x, g, c0, cols, scratch);
+        } else {
+            down(b, g, c0, cols, y + g->first * stride, stride);
+        }
+    if (!part || (part->last && !many)) sum_up(b, x, c0, cols, y, stride);
 }
 
 bool cpu_experts_run(const krn_backend *b, struct cpu_op *x, unsigned worker, unsigned workers)
 {
     const struct cpu_moe *m = &b->list->moe;
     float *scratch = b->scratch + worker * b->scratch_floats;
-    bool down = x->kind == CPU_MOE_DOWN, last = false;
+    bool last_op = x->kind == CPU_MOE_DOWN, last = false;
     if (x->kind == CPU_MOE_IN) {
         run_in(b, scratch, worker, workers);
         return false;
     }
-    uint32_t width = !down ? UNIT : R * (b->experts.n_pairs <= DOWN_PAIRS ? DOWN_TILES : 1);
-    uint32_t per = ((down ? m->n_out : m->mid) - 1) / width + 1, n = down ? per : per * b->experts.n_groups;
+    uint32_t width = !last_op ? UNIT : R * (b->experts.n_pairs <= DOWN_PAIRS ? DOWN_TILES : 1);
+    uint32_t per = ((last_op ? m->n_out : m->mid) - 1) / width + 1, n = last_op ? per : per * b->experts.n_run;
     for (;;) {
         uint32_t u = atomic_fetch_add_explicit(&x->next, 1, memory_order_relaxed), c0 = u % per * width;
         if (u >= n) return last;
-        if (down) down_unit(b, x, c0, m->n_out - c0 < width ? m->n_out - c0 : width, scratch);
-        else up_unit(b, &b->experts.group[u / per], c0, scratch);
+        if (last_op) down_unit(b, x, c0, m->n_out - c0 < width ? m->n_out - c0 : width, scratch);
+        else up_unit(b, &b->experts.run[u / per], c0, scratch);
         last = atomic_fetch_add_explicit(&x->done, 1, memory_order_acq_rel) + 1 == n;
     }
 }

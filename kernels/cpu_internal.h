@@ -65,11 +65,13 @@ struct cpu_rope { float *c, *s; }; /* [rows_max[0]][n_freq] */
 struct cpu_group { uint32_t expert, first, n; }; /* pairs [first, first + n) */
 struct cpu_experts {
     struct cpu_group *group; uint32_t n_groups, n_pairs; /* a pair: a row and one of its experts; sorted by expert, then row */
+    struct cpu_group *run; uint32_t n_run; /* of these groups, what the step under way computes: all, or a portion */
     uint32_t *row;                 /* [pairs] */
     uint32_t *pair;                /* [rows * k] pair of the i-th choice of a row */
     uint32_t *count;               /* [experts] pairs so far */
     float *x, *mid;                /* [pairs][in], [pairs][mid] */
     void *x_quant, *mid_quant;     /* krn_operand scratch of both */
+    float *y;                      /* [KRN_PORTION_PAIRS][out] what experts said, until the last portion sums it up */
 };
 /* What record found out about a list's EXPERTS call. */
 struct cpu_moe { const struct krn_op *op; struct cpu_view in, route; uint32_t n_in, mid, n_out, k; bool x_f32, x_int8, mid_int8; };

@@ -6,7 +6,7 @@
 #include "tests/support/rows.h"
 #include "tests/support/suite.h"
 
-enum { E = 7, K = 3, IN = 96, MID = 160, OUT = 72, ROWS = 40, VOCAB = 64 };
+enum { E = 7, K = 3, IN = 96, MID = 160, OUT = 72, ROWS = 90, VOCAB = 64 };
 enum { W_EMBED, W_ROUTER, W_GATE, W_UP = W_GATE + E, W_DOWN = W_UP + E, W_GB = W_DOWN + E, W_UB = W_GB + E, W_DB = W_UB + E, N_W = W_DB + E };
 enum { C_H = 0, C_S = C_H + IN, C_R = C_S + 16, C_O = C_R + 16, C_END = C_O + OUT + 8 };
 
@@ -97,11 +97,11 @@ static void close_model(struct model *m)
     free(m);
 }
 
-struct way { enum krn_isa isa; enum krn_precision precision; unsigned threads; uint32_t chunk; };
+struct way { enum krn_isa isa; enum krn_precision precision; unsigned threads; uint32_t chunk, portion; /* experts of one, 0: all at once */ };
 static struct krn_backend_config config_of(const struct way *w)
 {
     return (struct krn_backend_config){.isa = w->isa, .precision = w->precision, .threads = w->threads, .rows_max = {ROWS, 1}, .arena_cols = {C_END, 16},
-                                       .linear_cols_max = MID, .experts = {E, K, IN, MID}};
+                                       .linear_cols_max = MID, .experts = {E, K, IN, MID, OUT}};
 }
 struct rig { krn_backend *b; krn_list *first, *second; };
 static void open_rig(struct rig *r, const struct model *m, const struct way *w)
@@ -126,6 +126,30 @@ static struct krn_step step_of(const int32_t *tokens, uint32_t n, uint32_t *pos,
     return (struct krn_step){.n_tokens = n, .n_seqs = 1, .tokens = tokens, .pos = pos, .seqs = seq};
 }
 
+static void lease(struct model *m, const bool *experts)
+{
+    for (unsigned k = 0; k < E * 6; k++) m->w[W_GATE + k].data = experts[k % E] ? m->slot[W_GATE + k] : NULL;
+}
+
+/* The second list, some of the chosen experts a submit; where the order is free the last come first. */
+static void in_portions(struct rig *r, struct model *m, const struct way *w, struct krn_step s, const bool *chosen)
+{
+    uint32_t list[E], n = 0;
+    struct err e;
+    for (uint32_t i = 0; i < E; i++)
+        if (chosen[i]) list[n++] = i;
+    for (uint32_t done = 0, k; done < n; done += k) {
+        bool here[E] = {false};
+        k = n - done < w->portion ? n - done : w->portion;
+        const uint32_t *at = s.n_tokens * K > KRN_PORTION_PAIRS ? list + done : list + n - done - k;
+        struct krn_portion p = {at, k, done == 0, done + k == n};
+        for (uint32_t i = 0; i < k; i++) here[at[i]] = true;
+        lease(m, here);
+        s.portion = &p;
+        OK(krn_cpu.submit(r->b, r->second, &s, &e));
+    }
+}
+
 /* Rows of tokens through both lists; experts that no row chose have no bytes while the second one runs. */
 static void outputs(struct model *m, const struct way *w, const int32_t *tokens, uint32_t n, float *out, float *ids)
 {
@@ -143,8 +167,9 @@ static void outputs(struct model *m, const struct way *w, const int32_t *tokens,
             for (int k = 0; k < K; k++) chosen[(int)id[k]] = true;
             if (ids) memcpy(ids + (at + i) * 2 * K, id, 2 * K * sizeof *id);
         }
-        for (unsigned k = 0; k < E * 6; k++) m->w[W_GATE + k].data = chosen[k % E] ? m->slot[W_GATE + k] : NULL;
-        OK(krn_cpu.submit(r.b, r.second, &s, &e));
+        lease(m, chosen);
+        if (w->portion) in_portions(&r, m, w, s, chosen);
+        else OK(krn_cpu.submit(r.b, r.second, &s, &e));
         for (uint32_t i = 0; i < count; i++) memcpy(out + (at + i) * OUT, krn_cpu.row(r.b, &m->ops[3].out, i), OUT * sizeof *out);
     }
     close_rig(&r);
@@ -190,7 +215,7 @@ START_TEST(core)
     for (unsigned i = 0; i < 8; i++) {
         struct model *m = open_model(types[i / 2], i & 1);
         for (int p = 0; p < 2; p++) {
-            struct way w = {KRN_ISA_AUTO, p ? KRN_PREC_F32 : KRN_PREC_AUTO, 2, ROWS};
+            struct way w = {KRN_ISA_AUTO, p ? KRN_PREC_F32 : KRN_PREC_AUTO, 2, ROWS, 0};
             double most = 0, top = 0;
             outputs(m, &w, t, ROWS, out, ids);
             for (int r = 0; r < ROWS; r++) {
@@ -215,12 +240,13 @@ START_TEST(same_bits)
     make_tokens(t);
     for (unsigned i = 0; i < 8; i++) {
         struct model *m = open_model(types[i / 2], i & 1);
-        struct way base = {KRN_ISA_C, i & 2 ? KRN_PREC_F32 : KRN_PREC_AUTO, 1, ROWS};
+        struct way base = {KRN_ISA_C, i & 2 ? KRN_PREC_F32 : KRN_PREC_AUTO, 1, ROWS, 0};
         outputs(m, &base, t, ROWS, a, NULL);
         static const enum krn_isa isas[] = {KRN_ISA_AVX2, KRN_ISA_AVX512, KRN_ISA_C};
-        static const struct { unsigned threads; uint32_t chunk; } ways[] = {{1, ROWS}, {2, ROWS}, {1, 1}, {2, 1}, {5, 1}, {2, 7}, {8, 3}, {3, 17}, {2, 39}};
+        static const struct { unsigned threads; uint32_t chunk, portion; } ways[] = {{1, ROWS, 0}, {2, ROWS, 0}, {1, 1, 0}, {2, 1, 0}, {5, 1, 0}, {2, 7, 0}, {8, 3, 0}, {3, 17, 0}, {2, 39, 0},
+                                                                                     {2, ROWS, 1}, {3, ROWS, 4}, {2, 1, 1}, {3, 1, 2}, {2, 17, 3}, {2, 39, E}};
         for (unsigned k = 0; k < 3 * sizeof ways / sizeof *ways; k++) {
-            struct way w = {isas[k % 3], base.precision, ways[k / 3].threads, ways[k / 3].chunk};
+            struct way w = {isas[k % 3], base.precision, ways[k / 3].threads, ways[k / 3].chunk, ways[k / 3].portion};
             if (!krn_isa_have(w.isa)) continue;
             outputs(m, &w, t, ROWS, b, NULL);
             ck_assert_msg(rows_equal(a, b, ROWS * OUT), "%s: way %u", krn_types[types[i / 2]].name, k);
@@ -233,7 +259,7 @@ END_TEST
 START_TEST(errors)
 {
     struct model *m = open_model(KRN_F32, false);
-    struct way w = {KRN_ISA_AUTO, KRN_PREC_F32, 2, ROWS};
+    struct way w = {KRN_ISA_AUTO, KRN_PREC_F32, 2, ROWS, 0};
     struct krn_backend_config c = config_of(&w);
     struct rig r;
     struct err e;
@@ -255,6 +281,10 @@ START_TEST(errors)
     id[0] = was;
     m->w[W_DOWN + (int)was].data = NULL;
     FAILS(ERR_INVALID, "is not leased", krn_cpu.submit(r.b, r.second, &s, &e));
+    struct krn_portion p = {(uint32_t[]){E}, 1, true, false};
+    s.portion = &p;
+    FAILS(ERR_INVALID, "no row chose expert", krn_cpu.submit(r.b, r.second, &s, &e));
+    s.portion = NULL;
     close_rig(&r);
 
     OK(krn_cpu.open(&r.b, &c, &e));
@@ -280,7 +310,7 @@ END_TEST
 START_TEST(broken_row)
 {
     struct model *m = open_model(KRN_Q8_0, false);
-    struct way w = {KRN_ISA_AUTO, KRN_PREC_AUTO, 2, ROWS};
+    struct way w = {KRN_ISA_AUTO, KRN_PREC_AUTO, 2, ROWS, 0};
     static float good[ROWS * OUT], bad[ROWS * OUT];
     int32_t t[ROWS];
     make_tokens(t);
