@@ -5,18 +5,20 @@
 
 #include "cli/cli.h"
 #include "cli/flags.h"
+#include "cli/replay.h"
 #include "cli/verbs.h"
 #include "kernels/probe.h"
 #include "offload/drive.h"
 #include "offload/ram.h"
 
-struct plan_flags { bool json, no_probe; };
+struct plan_flags { bool json, no_probe, replay; };
 #define AT(f) offsetof(struct plan_flags, f)
 static const struct cli_flag flags[] = {
     {{"no-probe", CONF_BOOL, AT(no_probe), 0, 0, NULL}, NULL, NULL, "do not measure memory and drive; no rates then"},
+    {{"replay", CONF_BOOL, AT(replay), 0, 0, NULL}, NULL, NULL, "the words are recorded routings, JSON lines: hit rates of the expert cache by policy and size"},
     {{"json", CONF_BOOL, AT(json), 0, 0, NULL}, NULL, NULL, "one JSON document"},
 };
-enum { DRIVE_BYTES = 256 << 20, MEMORY_BYTES = 256 << 20 };
+enum { WORDS = 16, DRIVE_BYTES = 256 << 20, MEMORY_BYTES = 256 << 20 };
 
 struct rates { double memory_s, drive_s; bool direct; }; /* bytes a second; 0: not measured */
 
@@ -102,14 +104,22 @@ int verb_plan(int argc, char **argv)
     struct rates r = {0};
     struct arena a;
     struct err e = {0};
-    const char *words[1];
+    const char *words[WORDS];
     size_t n;
     bool asked;
     arena_init(&a, 1 << 20);
-    int rc = cli_parse(argc, argv, "MODEL [flags]\nBytes by tier, how many sequences fit, what a step reads and the roof that sets, without loading.\n"
-                       "Exit 0: it fits; 1: it does not, and the bytes that are missing are named.", tables, words, 1, &n, &asked, &a, &e), code = CLI_OK;
+    int rc = cli_parse(argc, argv, "MODEL [flags], or --replay FILE...\nBytes by tier, how many sequences fit, what a step reads and the roof that sets, without loading.\n"
+                       "Exit 0: it fits; 1: it does not, and the bytes that are missing are named.", tables, words, WORDS, &n, &asked, &a, &e), code = CLI_OK;
     if (rc || asked)
         goto out;
+    if (f.replay) {
+        rc = n ? cli_replay(words, n, &e) : err_set(&e, ERR_INVALID, "--replay: expected files of routings");
+        goto out;
+    }
+    if (n > 1) {
+        rc = err_set(&e, ERR_INVALID, "expected one MODEL, found \"%s\" too", words[1]);
+        goto out;
+    }
     if (n)
         eng.model = words[0];
     const char *ruled = eng.ram ? "--ram" : off_ram_limit("").rule;
