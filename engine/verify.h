@@ -10,7 +10,7 @@
 
 enum { ENG_VERIFY_LAYERS = 1, ENG_VERIFY_TEXT = 2, ENG_VERIFY_ALL = 3 };
 struct eng_verify {
-    struct eng_config c;      /* model_path, isa, precision, threads, chunk, page_tokens, kv_type */
+    struct eng_config c;      /* model_path, isa, precision, threads, chunk, page_tokens, kv_type; seqs: this many run at once, the others' tokens beside (0: 1) */
     const char *ref;          /* NULL: MODEL/reference */
     unsigned what;
     FILE *out;                /* one line a check: name, largest relative error, tolerance, verdict */
