@@ -10,7 +10,7 @@ CC_tsan  := $(CC)
 CC_fuzz  := $(firstword $(foreach c,clang clang-19 clang-16 clang-15 clang-14,$(shell command -v $(c) 2>/dev/null)) clang)
 COMPILE  := $(CC_$(V))
 
-PKGS      := libevent libevent_openssl libevent_pthreads openssl libpcre2-8 libutf8proc
+PKGS      := libevent libevent_openssl libevent_pthreads openssl libpcre2-8 libutf8proc liburing
 PKG_CFLAGS := $(shell pkg-config --cflags $(PKGS) 2>/dev/null)
 PKG_LIBS   := $(shell pkg-config --libs $(PKGS) 2>/dev/null)
 WARN      := -Wall -Wextra -Wshadow -Wconversion -Wstrict-prototypes -Wmissing-prototypes -Wno-sign-conversion

@@ -18,7 +18,7 @@ static const struct cli_flag flags[] = {
     {{"replay", CONF_BOOL, AT(replay), 0, 0, NULL}, NULL, NULL, "the words are recorded routings, JSON lines: hit rates of the expert cache by policy and size"},
     {{"json", CONF_BOOL, AT(json), 0, 0, NULL}, NULL, NULL, "one JSON document"},
 };
-enum { WORDS = 16, DRIVE_BYTES = 256 << 20, MEMORY_BYTES = 256 << 20 };
+enum { WORDS = 16, DRIVE_BYTES = 512 << 20, MEMORY_BYTES = 256 << 20 };
 
 struct rates { double memory_s, drive_s; bool direct; }; /* bytes a second; 0: not measured */
 
@@ -34,7 +34,7 @@ static int measure(const struct eng_prediction *p, struct rates *r, struct err *
     pool_close(workers);
     if (rc || !p->sweep_bytes || (rc = off_catalog_open(&c, p->config.model_path, 0, e)))
         return rc;
-    rc = off_probe_drive(c, 3, DRIVE_BYTES, &d, e);
+    rc = off_probe_drive(c, DRIVE_BYTES, OFF_IO_AUTO, &d, e);
     off_catalog_close(c);
     r->drive_s = d.bytes_s;
     r->direct = d.direct;

@@ -6,9 +6,12 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-off_pread_fn off_io_pread = pread;
+#include "base/clock.h"
 
-enum { READ_MAX = 1 << 30 }; /* Linux returns at most 2 GiB - 4096 anyway */
+off_pread_fn off_io_pread = pread;
+off_ring_fn off_io_ring;
+
+enum { READ_MAX = 1 << 30, AGAIN_MAX = 100 }; /* Linux returns at most 2 GiB - 4096 anyway */
 
 int off_io_open(const char *path, int *fd, uint64_t *size, struct err *e)
 {
@@ -39,12 +42,17 @@ int off_io_open(const char *path, int *fd, uint64_t *size, struct err *e)
 
 int off_io_read(int fd, void *p, size_t n, uint64_t at, size_t *got, struct err *e)
 {
+    int again = 0;
     *got = 0;
     while (*got < n) {
         size_t ask = n - *got < READ_MAX ? n - *got : READ_MAX;
         ssize_t r = off_io_pread(fd, (char *)p + *got, ask, (off_t)(at + *got));
         if (r < 0 && errno == EINTR)
             continue;
+        if (r < 0 && errno == EAGAIN && again++ < AGAIN_MAX) {
+            clock_sleep_ns(NS_PER_MS);
+            continue;
+        }
         if (r < 0)
             return err_set(e, ERR_IO, "read of %zu bytes at %llu: %s", n, (unsigned long long)at, strerror(errno));
         if (r == 0)
@@ -63,14 +71,15 @@ int off_io_read_all(int fd, void *p, size_t n, uint64_t at, struct err *e)
     return rc;
 }
 
-/* STATX_DIOALIGN came with Linux 6.1 and may be missing from the headers; 4096 satisfies every drive in use. */
+/* STATX_DIOALIGN came with Linux 6.1 and may be missing from the headers; 4096 satisfies every drive in use. A drive that is content
+ * with 512 has less to read at the edges. */
 static size_t direct_align(int fd)
 {
 #ifdef STATX_DIOALIGN
     struct statx sx;
     if (statx(fd, "", AT_EMPTY_PATH, STATX_DIOALIGN, &sx) == 0 && (sx.stx_mask & STATX_DIOALIGN)) {
         size_t a = sx.stx_dio_offset_align > sx.stx_dio_mem_align ? sx.stx_dio_offset_align : sx.stx_dio_mem_align;
-        return a > 4096 ? a : a ? 4096 : 0; /* 0: the file system says no */
+        return sx.stx_dio_offset_align ? a : 0; /* 0: the file system says no */
     }
 #endif
     (void)fd;

@@ -12,12 +12,15 @@
 /* The one system call through which offload/ reads files. Tests put a failing one here. */
 typedef ssize_t (*off_pread_fn)(int fd, void *p, size_t n, off_t at);
 extern off_pread_fn off_io_pread;
+/* What a ring (offload/queue.h) says of a read, r bytes or -errno, as tests would have it; NULL: as it is. The bytes are in p already. */
+typedef int64_t (*off_ring_fn)(void *p, size_t n, int64_t r);
+extern off_ring_fn off_io_ring;
 
 /* Opens a regular file for reading: its descriptor in *fd (the caller's to close), its bytes in *size.
  * ERR_NOTFOUND: no such file. ERR_IO: anything else, a directory or a pipe included. On error *fd is -1. */
 int off_io_open(const char *path, int *fd, uint64_t *size, struct err *e);
-/* Reads until n bytes are there or the file ends: *got <= n. ERR_IO with the system's reason. The message does not name the
- * file: callers put that, and the tensor, in front. */
+/* Reads until n bytes are there or the file ends: *got <= n. What says EAGAIN is asked again for a tenth of a second. ERR_IO with the
+ * system's reason. The message does not name the file: callers put that, and the tensor, in front. */
 int off_io_read(int fd, void *p, size_t n, uint64_t at, size_t *got, struct err *e);
 /* The same, and fewer than n bytes are an error: ERR_IO "N bytes at OFFSET: the file ended after M". */
 int off_io_read_all(int fd, void *p, size_t n, uint64_t at, struct err *e);

@@ -4,8 +4,10 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 
-#include "offload/fill.h"
+#include "offload/queue.h"
 #include "offload/weights_internal.h"
+
+enum { DEPTH = 2 };            /* reads of a worker that are on their way, where there is a ring */
 
 struct unit { uint32_t record, part; uint64_t at, n; }; /* bytes of the part's stream */
 struct load {
@@ -15,7 +17,7 @@ struct load {
     const uint64_t *slot_at;
     const struct off_weights_config *cfg;
     struct unit *units; size_t n_units;
-    uint8_t **stage;              /* [workers] stage_bytes each */
+    off_queue **queues;           /* [workers] */
     size_t stage_bytes;
     uint64_t total;
     atomic_size_t next;
@@ -53,31 +55,47 @@ static int plan_units(struct load *l, uint32_t n_records, const bool *keep, stru
     return ERR_OK;
 }
 
+/* The next unit is on its way. false: there is none. */
+static bool put_next(struct load *l, off_queue *q)
+{
+    size_t i = atomic_load(&l->stop) ? l->n_units : atomic_fetch_add(&l->next, 1);
+    if (i >= l->n_units)
+        return false;
+    const struct unit *u = &l->units[i];
+    const struct off_part *p = part_of(l, u);
+    off_queue_put(q, &(struct off_unit){.part = p, .at = u->at, .n = u->n, .slot = l->slots + l->slot_at[u->record] + p->slot_offset, .tag = &l->units[i]});
+    return true;
+}
+
+static void failed(struct load *l, size_t i, const struct err *e)
+{
+    pthread_mutex_lock(&l->lock);
+    if (i < l->bad) { /* units before i are all taken: the lowest one that fails wins, whoever is faster */
+        l->bad = i;
+        l->err = *e;
+    }
+    pthread_mutex_unlock(&l->lock);
+    atomic_store(&l->stop, true);
+}
+
 static void work(void *ctx, unsigned worker, unsigned n_workers)
 {
     struct load *l = ctx;
-    struct err e;
+    off_queue *q = l->queues[worker];
     (void)n_workers;
-    while (!atomic_load(&l->stop)) {
-        size_t i = atomic_fetch_add(&l->next, 1);
-        if (i >= l->n_units)
+    for (;;) {
+        struct off_unit u;
+        struct err e;
+        while (off_queue_room(q) && put_next(l, q))
+            ;
+        if (off_queue_empty(q))
             break;
-        const struct unit *u = &l->units[i];
-        const struct off_part *p = part_of(l, u);
-        uint8_t *slot = l->slots + l->slot_at[u->record] + p->slot_offset;
-        int rc = off_fill(l->source, p, u->at, u->n, slot, l->stage[worker], &e);
-        uint64_t done = atomic_fetch_add(&l->done, u->n) + u->n;
-        if (rc != ERR_OK) {
-            pthread_mutex_lock(&l->lock);
-            if (i < l->bad) { /* units before i are all taken: the lowest one that fails wins, whoever is faster */
-                l->bad = i;
-                l->err = e;
-            }
-            pthread_mutex_unlock(&l->lock);
-            atomic_store(&l->stop, true);
-        } else if (worker == 0 && l->cfg->progress) {
+        int rc = off_queue_take(q, &u, &e);
+        uint64_t done = atomic_fetch_add(&l->done, u.n) + u.n;
+        if (rc != ERR_OK)
+            failed(l, (size_t)((struct unit *)u.tag - l->units), &e);
+        else if (worker == 0 && l->cfg->progress)
             l->cfg->progress(l->cfg->ctx, done, l->total);
-        }
     }
 }
 
@@ -87,11 +105,10 @@ int off_load(struct off_source *source, const struct off_record *records, uint32
     unsigned workers = cfg->pool ? pool_workers(cfg->pool) : 1;
     struct load l = {.source = source, .records = records, .slots = slots, .slot_at = slot_at, .cfg = cfg, .bad = SIZE_MAX, .lock = PTHREAD_MUTEX_INITIALIZER};
     int rc = plan_units(&l, n, keep, e);
-    if (rc == ERR_OK && !(l.stage = calloc(workers, sizeof *l.stage)))
+    if (rc == ERR_OK && !(l.queues = calloc(workers, sizeof *l.queues)))
         rc = err_set(e, ERR_NOMEM, "loading by %u threads", workers);
     for (unsigned i = 0; rc == ERR_OK && i < workers; i++)
-        if (!(l.stage[i] = aligned_alloc(4096, l.stage_bytes ? l.stage_bytes : 4096)))
-            rc = err_set(e, ERR_NOMEM, "%u reading buffers of %zu bytes", workers, l.stage_bytes);
+        rc = off_queue_open(&l.queues[i], source, DEPTH, l.stage_bytes ? l.stage_bytes : 4096, e);
     if (rc == ERR_OK) {
         if (cfg->progress)
             cfg->progress(cfg->ctx, 0, l.total);
@@ -107,9 +124,9 @@ int off_load(struct off_source *source, const struct off_record *records, uint32
             cfg->progress(cfg->ctx, l.total, l.total);
         }
     }
-    for (unsigned i = 0; l.stage && i < workers; i++)
-        free(l.stage[i]);
-    free(l.stage);
+    for (unsigned i = 0; l.queues && i < workers; i++)
+        off_queue_close(l.queues[i]);
+    free(l.queues);
     free(l.units);
     pthread_mutex_destroy(&l.lock);
     return rc;

@@ -3,7 +3,7 @@
 #include <inttypes.h>
 #include <stdlib.h>
 
-#include "offload/stream.h"
+#include "offload/reader.h"
 #include "offload/weights_internal.h"
 #include "policies/place.h"
 
@@ -73,7 +73,7 @@ int off_place(struct off_placing *p, const struct off_source *src, const struct 
     *p = (struct off_placing){.keep = calloc(recs, sizeof *p->keep), .order = calloc(uses, sizeof *p->order)};
     if (!c.whole || !c.rows || !items || !keep || !scratch || !p->keep || !p->order)
         rc = err_set(e, ERR_NOMEM, "placing of %u records", n);
-    p->staging_bytes = off_stream_staging(src, records, n, 0);
+    p->staging_bytes = off_reader_staging(src, records, n, NULL);
     if (!rc && !(rc = count(cfg->sweep, n, &c, e)))
         rc = decide(p, records, n, cfg, &c, items, keep, scratch, e);
     free(c.whole);

@@ -1,6 +1,7 @@
 #include "offload/stream.h"
 
 #include <assert.h>
+#include <errno.h>
 #include <inttypes.h>
 #include <pthread.h>
 #include <stdlib.h>
@@ -20,17 +21,14 @@ struct entry {
 };
 
 struct off_stream {
-    struct off_source *source;
+    off_reader *readers;
     struct off_stream_config c;
     uint32_t *order, *place;      /* place[record]: where it stands in order; UINT32_MAX: not streamed */
     struct entry *entries;        /* a queue of cap entries: first .. first + n, oldest first */
     uint32_t cap, first, n;
     uint32_t next;                /* order[next] is loaded next */
-    pthread_t *threads; unsigned n_threads;
-    uint8_t **stage; size_t stage_bytes;
-    pthread_mutex_t lock;         /* guards entries, next, stats, stop */
-    pthread_cond_t work, ready;
-    bool stop;
+    pthread_mutex_t lock;         /* guards entries, next, stats */
+    pthread_cond_t ready;
     struct off_stream_stats stats;
 };
 
@@ -57,7 +55,7 @@ static void drop_tail(off_stream *s)
         any = true;
     }
     if (any)
-        pthread_cond_broadcast(&s->work);
+        off_reader_wake(s->readers);
 }
 
 /* Where `bytes` can lie behind the newest entry without reaching the oldest. */
@@ -115,23 +113,38 @@ static struct entry *next_work(off_stream *s)
     return x && x->n_units ? x : NULL;
 }
 
-/* ---- readers -------------------------------------------------------------------------------------------------- */
-struct unit { const struct off_part *part; uint64_t at, n; };
-
-static struct unit unit_of(const struct off_record *r, uint32_t i)
+/* ---- what readers call -------------------------------------------------------------------------------------------------- */
+static struct off_unit unit_of(const struct off_record *r, uint32_t i)
 {
     for (uint32_t k = 0; k < r->n_parts; k++) {
         const struct off_part *p = &r->parts[k];
         uint64_t all = off_part_bytes(p), step = off_unit_bytes(p), n = (all + step - 1) / step;
         if (i < n)
-            return (struct unit){p, i * step, all - i * step < step ? all - i * step : step};
+            return (struct off_unit){.part = p, .at = i * step, .n = all - i * step < step ? all - i * step : step};
         i -= (uint32_t)n;
     }
-    return (struct unit){0};
+    return (struct off_unit){0};
 }
 
-static void unit_done(off_stream *s, struct entry *x, int rc, const struct err *e)
+static bool give_unit(void *ctx, struct off_unit *u)
 {
+    off_stream *s = ctx;
+    pthread_mutex_lock(&s->lock);
+    struct entry *x = next_work(s);
+    if (x) {
+        *u = unit_of(&s->c.records[x->record], x->taken++);
+        u->slot = s->c.ring + x->at + u->part->slot_offset;
+        u->tag = x; /* an entry stays where it is in the queue while a unit of it is out */
+    }
+    pthread_mutex_unlock(&s->lock);
+    return x != NULL;
+}
+
+static void unit_done(void *ctx, const struct off_unit *u, int rc, const struct err *e)
+{
+    off_stream *s = ctx;
+    struct entry *x = u->tag;
+    pthread_mutex_lock(&s->lock);
     x->done++;
     if (rc && !x->failed) {
         x->failed = true;
@@ -145,32 +158,7 @@ static void unit_done(off_stream *s, struct entry *x, int rc, const struct err *
     if (filled(x) || x->failed)
         pthread_cond_broadcast(&s->ready);
     drop_tail(s);
-}
-
-static void *reader(void *arg)
-{
-    struct { off_stream *s; unsigned i; } *a = arg;
-    off_stream *s = a->s;
-    uint8_t *stage = s->stage[a->i];
-    free(a);
-    pthread_mutex_lock(&s->lock);
-    while (!s->stop) {
-        struct entry *x = next_work(s);
-        struct err e;
-        if (!x) {
-            pthread_cond_wait(&s->work, &s->lock);
-            continue;
-        }
-        const struct off_record *r = &s->c.records[x->record];
-        struct unit u = unit_of(r, x->taken++);
-        uint8_t *slot = s->c.ring + x->at + u.part->slot_offset;
-        pthread_mutex_unlock(&s->lock);
-        int rc = off_fill(s->source, u.part, u.at, u.n, slot, stage, &e);
-        pthread_mutex_lock(&s->lock);
-        unit_done(s, x, rc, &e); /* x has not moved: an entry stays where it is in the queue while a unit of it is out */
-    }
     pthread_mutex_unlock(&s->lock);
-    return NULL;
 }
 
 /* ---- leases --------------------------------------------------------------------------------------------------- */
@@ -188,7 +176,19 @@ static void restart(off_stream *s, uint32_t record)
     skip(s, s->n);
     s->next = s->place[record];
     s->stats.restarts++;
-    pthread_cond_broadcast(&s->work);
+    off_reader_wake(s->readers);
+}
+
+/* false: it is later than that. */
+static bool wait_ready(off_stream *s, uint64_t until_ns)
+{
+    struct timespec t = {.tv_sec = (time_t)(until_ns / NS_PER_S), .tv_nsec = (long)(until_ns % NS_PER_S)};
+    return pthread_cond_timedwait(&s->ready, &s->lock, &t) != ETIMEDOUT;
+}
+
+static int stalled(const off_stream *s, uint32_t record, struct err *e)
+{
+    return err_set(e, ERR_IO, "%s: expected its bytes within %.1f s, found that the drive has not given them", s->c.records[record].name, (double)s->c.stall_ns_max / 1e9);
 }
 
 int off_stream_acquire(off_stream *s, uint32_t record, uint8_t **slot, struct err *e)
@@ -205,9 +205,9 @@ int off_stream_acquire(off_stream *s, uint32_t record, uint8_t **slot, struct er
         skip(s, s->n);
     else
         restart(s, record);
-    while (!(x = find(s, record, &i)) || (!filled(x) && !x->failed)) {
+    while (!rc && (!(x = find(s, record, &i)) || (!filled(x) && !x->failed))) {
         since = since ? since : clock_now_ns();
-        pthread_cond_wait(&s->ready, &s->lock);
+        rc = wait_ready(s, since + s->c.stall_ns_max) ? ERR_OK : stalled(s, record, e);
     }
     if (since) {
         s->stats.stalls++;
@@ -215,7 +215,9 @@ int off_stream_acquire(off_stream *s, uint32_t record, uint8_t **slot, struct er
     } else {
         s->stats.hits++;
     }
-    if (x->failed) {
+    if (rc) {
+        s->stats.given_up++;
+    } else if (x->failed) {
         rc = x->err.code;
         if (e)
             *e = x->err;
@@ -250,97 +252,54 @@ void off_stream_stats(off_stream *s, struct off_stream_stats *out)
 }
 
 /* ---- open, close ---------------------------------------------------------------------------------------------- */
-static size_t stage_of(const struct off_source *src, const struct off_record *records, uint32_t n)
+static void open_lock(off_stream *s)
 {
-    size_t most = 4096;
-    for (uint32_t r = 0; r < n; r++)
-        for (uint32_t k = 0; k < records[r].n_parts; k++) {
-            size_t b = off_stage_bytes(src, &records[r].parts[k]);
-            most = b > most ? b : most;
-        }
-    return most;
+    pthread_condattr_t a;
+    pthread_mutex_init(&s->lock, NULL);
+    pthread_condattr_init(&a);
+    pthread_condattr_setclock(&a, CLOCK_MONOTONIC);
+    pthread_cond_init(&s->ready, &a);
+    pthread_condattr_destroy(&a);
 }
 
-uint64_t off_stream_staging(const struct off_source *src, const struct off_record *records, uint32_t n_records, unsigned readers)
-{
-    return (uint64_t)(readers ? readers : OFF_STREAM_READERS) * stage_of(src, records, n_records);
-}
-
-static int start_readers(off_stream *s, struct err *e)
-{
-    for (unsigned i = 0; i < s->c.readers; i++) {
-        struct { off_stream *s; unsigned i; } *a = malloc(sizeof *a);
-        if (!a || !(s->stage[i] = aligned_alloc(4096, s->stage_bytes))) {
-            free(a);
-            return err_set(e, ERR_NOMEM, "%u reading buffers of %zu bytes", s->c.readers, s->stage_bytes);
-        }
-        a->s = s;
-        a->i = i;
-        if (pthread_create(&s->threads[i], NULL, reader, a) != 0) {
-            free(a);
-            return err_set(e, ERR_NOMEM, "%u reader threads", s->c.readers);
-        }
-        s->n_threads++;
-    }
-    return ERR_OK;
-}
-
-int off_stream_open(off_stream **out, struct off_source *source, const struct off_stream_config *cfg, struct err *e)
+int off_stream_open(off_stream **out, off_reader *readers, const struct off_stream_config *cfg, struct err *e)
 {
     *out = NULL;
     off_stream *s = calloc(1, sizeof *s);
     if (!s)
         return err_set(e, ERR_NOMEM, "stream");
-    s->source = source;
+    s->readers = readers;
     s->c = *cfg;
-    s->c.readers = cfg->readers ? cfg->readers : OFF_STREAM_READERS;
+    s->c.stall_ns_max = cfg->stall_ns_max ? cfg->stall_ns_max : OFF_STALL_NS;
     s->cap = 2 * cfg->n_order + 1; /* an entry that is used may wait for the tail while its record comes round again */
-    s->stage_bytes = stage_of(source, cfg->records, cfg->n_records);
-    pthread_mutex_init(&s->lock, NULL);
-    pthread_cond_init(&s->work, NULL);
-    pthread_cond_init(&s->ready, NULL);
+    open_lock(s);
     s->order = malloc(cfg->n_order * sizeof *s->order);
     s->place = malloc((size_t)cfg->n_records * sizeof *s->place);
     s->entries = calloc(s->cap, sizeof *s->entries);
-    s->threads = calloc(s->c.readers, sizeof *s->threads);
-    s->stage = calloc(s->c.readers, sizeof *s->stage);
-    int rc = s->order && s->place && s->entries && s->threads && s->stage ? ERR_OK : err_set(e, ERR_NOMEM, "stream of %u records", cfg->n_order);
-    if (!rc) {
-        memset(s->place, 0xFF, (size_t)cfg->n_records * sizeof *s->place);
-        for (uint32_t i = 0; i < cfg->n_order; i++) {
-            s->order[i] = cfg->order[i];
-            s->place[cfg->order[i]] = i;
-        }
-        off_poison(cfg->ring, cfg->ring_bytes);
-        rc = start_readers(s, e);
-    }
-    if (rc)
+    if (!s->order || !s->place || !s->entries) {
         off_stream_close(s);
-    else
-        *out = s;
-    return rc;
+        return err_set(e, ERR_NOMEM, "stream of %u records", cfg->n_order);
+    }
+    memset(s->place, 0xFF, (size_t)cfg->n_records * sizeof *s->place);
+    for (uint32_t i = 0; i < cfg->n_order; i++) {
+        s->order[i] = cfg->order[i];
+        s->place[cfg->order[i]] = i;
+    }
+    off_poison(cfg->ring, cfg->ring_bytes);
+    off_reader_add(readers, &(struct off_reader_client){give_unit, unit_done, s});
+    *out = s;
+    return ERR_OK;
 }
 
 void off_stream_close(off_stream *s)
 {
     if (!s)
         return;
-    pthread_mutex_lock(&s->lock);
-    s->stop = true;
-    pthread_cond_broadcast(&s->work);
-    pthread_mutex_unlock(&s->lock);
-    for (unsigned i = 0; i < s->n_threads; i++)
-        pthread_join(s->threads[i], NULL);
     for (uint32_t i = 0; i < s->n; i++)
         assert(entry_at(s, i)->leases == 0); /* somebody still computes with these bytes */
-    for (unsigned i = 0; s->stage && i < s->c.readers; i++)
-        free(s->stage[i]);
     off_unpoison(s->c.ring, s->c.ring_bytes);
     pthread_mutex_destroy(&s->lock);
-    pthread_cond_destroy(&s->work);
     pthread_cond_destroy(&s->ready);
-    free(s->stage);
-    free(s->threads);
     free(s->entries);
     free(s->order);
     free(s->place);

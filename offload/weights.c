@@ -26,7 +26,8 @@ struct off_weights {
     uint32_t *leases;                 /* [n_records] */
     struct off_placing place;
     struct off_source source, cached; /* cached: for rows */
-    off_stream *stream;               /* NULL: everything stays */
+    off_reader *readers;              /* NULL: everything stays */
+    off_stream *stream;
     off_rows **rows;                  /* [n_records] NULL: not looked up, or stays */
     bool *by_rows;                    /* [n_records] the lease at hand is of rows */
     struct off_weights_stats stats;
@@ -116,7 +117,7 @@ static struct off_weights_stats stats_of(const off_weights *w)
 /* What does not stay: readers for the sweep, sparse slots for tables. */
 static int open_passing(struct off_weights *w, const off_catalog *c, const struct off_weights_config *cfg, struct err *e)
 {
-    int rc = off_source_open(&w->cached, c, false, e);
+    int rc = off_source_open(&w->cached, c, false, OFF_IO_THREADS, e);
     for (uint32_t i = 0; !rc && cfg->sweep && i < cfg->sweep->n; i++) {
         const struct off_use *u = &cfg->sweep->uses[i];
         if (u->looked_up && !w->place.keep[u->record] && !w->rows[u->record])
@@ -126,7 +127,9 @@ static int open_passing(struct off_weights *w, const off_catalog *c, const struc
         return rc;
     struct off_stream_config s = {.records = w->records, .n_records = w->n_records, .order = w->place.order, .n_order = w->place.n_order,
                                   .ring = w->slots + w->place.kept_bytes, .ring_bytes = w->place.window_bytes};
-    return off_stream_open(&w->stream, &w->source, &s, e);
+    if ((rc = off_reader_open(&w->readers, &w->source, w->records, w->n_records, NULL, e)) || (rc = off_stream_open(&w->stream, w->readers, &s, e)))
+        return rc;
+    return off_reader_start(w->readers, e);
 }
 
 static int open_all(struct off_weights *w, const off_catalog *c, struct off_record *records, uint32_t n_weights, const struct off_weights_config *cfg, struct err *e)
@@ -139,7 +142,7 @@ static int open_all(struct off_weights *w, const off_catalog *c, struct off_reco
     w->by_rows = calloc((size_t)w->n_records + 1, sizeof *w->by_rows);
     if (!w->slot_at || !w->leases || !w->rows || !w->by_rows)
         return err_set(e, ERR_NOMEM, "%u records", w->n_records);
-    if ((rc = check(w, c, records, n_weights, &file_bytes, e)) || (rc = off_source_open(&w->source, c, past_cache(cfg, w->slot_bytes, file_bytes), e)) ||
+    if ((rc = check(w, c, records, n_weights, &file_bytes, e)) || (rc = off_source_open(&w->source, c, past_cache(cfg, w->slot_bytes, file_bytes), cfg->io, e)) ||
         (rc = place(w, cfg, e)) || (rc = map_slots(w, e)) || (rc = off_load(&w->source, records, w->n_records, w->place.keep, w->slots, w->slot_at, cfg, e)) ||
         (rc = open_passing(w, c, cfg, e)))
         return rc;
@@ -158,7 +161,7 @@ int off_weights_plan(const off_catalog *c, struct off_record *records, uint32_t 
     for (uint32_t r = 0; r < n_records && !rc; r++)
         if (!(rc = off_record_layout(&records[r], e)) && __builtin_add_overflow(w.slot_bytes, records[r].slot_bytes, &w.slot_bytes))
             rc = err_set(e, ERR_BUDGET, "%s: expected fewer than 2^64 bytes of weights in all", records[r].name);
-    if (!rc && !(rc = off_source_open(&w.source, c, true, e)) && !(rc = place(&w, cfg, e)))
+    if (!rc && !(rc = off_source_open(&w.source, c, true, cfg->io, e)) && !(rc = place(&w, cfg, e)))
         *s = stats_of(&w);
     off_source_close(&w.source);
     off_placing_free(&w.place);
@@ -191,6 +194,7 @@ void off_weights_close(off_weights *w)
         return;
     for (uint32_t r = 0; w->leases && r < w->n_records; r++)
         assert(w->leases[r] == 0); /* somebody still computes with these bytes */
+    off_reader_close(w->readers);
     off_stream_close(w->stream);
     for (uint32_t r = 0; w->rows && r < w->n_records; r++)
         off_rows_close(w->rows[r]);
@@ -199,6 +203,7 @@ void off_weights_close(off_weights *w)
         munmap(w->slots, (size_t)w->map_bytes);
     }
     off_source_close(&w->source);
+    off_source_close(&w->cached);
     off_placing_free(&w->place);
     free(w->rows);
     free(w->by_rows);
@@ -275,6 +280,9 @@ void off_weights_stats(const off_weights *w, struct off_weights_stats *s)
 {
     *s = w->stats;
     s->file_bytes_read = atomic_load(&w->source.bytes_read) + atomic_load(&w->cached.bytes_read);
+    s->file_bytes_wanted = atomic_load(&w->source.bytes_wanted) + atomic_load(&w->cached.bytes_wanted);
+    s->reading = w->source.kind;
+    s->reader_wakeups = w->readers ? off_reader_wakeups(w->readers) : 0;
     if (w->stream) {
         struct off_stream_stats t;
         off_stream_stats(w->stream, &t);

@@ -16,6 +16,9 @@
 #include "offload/catalog.h"
 #include "offload/packed.h"
 
+/* How several reads are on their way at once: AUTO is a ring of the kernel's (io_uring) where it may be had, else threads. */
+enum off_io { OFF_IO_AUTO, OFF_IO_RING, OFF_IO_THREADS };
+
 /* Rows of published bytes: n_outer groups of n_rows rows of row_bytes each. A plain matrix has n_outer 1. */
 struct off_span {
     uint32_t file;
@@ -54,6 +57,7 @@ struct off_weights_config {
     const struct off_sweep *sweep; /* NULL: resident or not at all */
     pool *pool;                   /* for loading; NULL: one thread */
     enum { OFF_READ_AUTO, OFF_READ_CACHED, OFF_READ_DIRECT } read; /* AUTO: past the page cache when the files would not fit beside the slots */
+    enum off_io io;               /* how reads past the cache are made */
     void (*progress)(void *ctx, uint64_t done, uint64_t total); void *ctx; /* may be NULL; called on the opening thread */
 };
 typedef struct off_weights off_weights;
@@ -78,7 +82,10 @@ struct off_weights_stats {
     uint64_t resident_bytes;      /* of those that stay */
     uint64_t window_bytes, staging_bytes; /* memory through which the others pass, and their readers' */
     uint64_t sweep_bytes;         /* slot bytes that pass in one step; 0: nothing streams */
-    uint64_t file_bytes_read, leases, lease_misses, stall_ns;
+    uint64_t file_bytes_read, file_bytes_wanted; /* wanted: without what alignment adds */
+    uint64_t leases, lease_misses, stall_ns;
+    uint64_t reader_wakeups;      /* times a reader began to look for work */
+    const char *reading;          /* how reads past the cache are made: "io_uring, registered", "io_uring", "pread" */
 };
 void off_weights_stats(const off_weights *w, struct off_weights_stats *s);
 #endif

@@ -5,7 +5,7 @@ set -eu
 want=""
 for set in "$@"; do
     case $set in
-    run) want="$want gcc make pkg-config libc6-dev libevent-dev libssl-dev libpcre2-dev libutf8proc-dev ca-certificates curl python3 python3-pip" ;;
+    run) want="$want gcc make pkg-config libc6-dev libevent-dev libssl-dev libpcre2-dev libutf8proc-dev liburing-dev ca-certificates curl python3 python3-pip" ;;
     test) want="$want check openssl python3" ;;
     fuzz) want="$want clang libclang-rt-dev" ;;
     clients) want="$want python3 python3-venv" ;;

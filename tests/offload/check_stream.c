@@ -1,16 +1,20 @@
 /* Streaming: every byte of every leased slot against the file, at every budget; sweeps that break off; rows; reads that fail. */
-#include <check.h>
+#include <dirent.h>
 #include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "offload/io.h"
 #include "offload/weights.h"
 #include "tests/support/bad_io.h"
 #include "tests/support/make_model.h"
+#include "tests/support/suite.h"
 
 #ifdef __SANITIZE_THREAD__
 enum { BUDGETS = 2, SWEEPS = 6 };
@@ -119,11 +123,12 @@ static void check_rows(uint32_t r, const uint32_t *rows, uint32_t n)
     }
 }
 
+static enum off_io io;
 static int open_at(off_weights **w, uint64_t ram, int read, struct err *e)
 {
     static struct off_sweep sweep;
     sweep = (struct off_sweep){uses, n_uses, ROWS};
-    struct off_weights_config cfg = {.ram_max = ram, .sweep = &sweep, .read = read};
+    struct off_weights_config cfg = {.ram_max = ram, .sweep = &sweep, .read = read, .io = io};
     return off_weights_open(w, cat, records, RECORDS, weights, T, &cfg, e);
 }
 
@@ -312,6 +317,148 @@ START_TEST(slow_reads)
 }
 END_TEST
 
+/* ---- every way of reading, and every way in which a read goes wrong -------------------------------------------- */
+struct way { const char *name; int read; enum off_io io; bool unprivileged; };
+static const struct way ways[] = {
+    {"ring", OFF_READ_DIRECT, OFF_IO_RING, false},
+    {"ring of a process without privileges", OFF_READ_DIRECT, OFF_IO_RING, true},
+    {"threads", OFF_READ_DIRECT, OFF_IO_THREADS, false},
+    {"through the cache", OFF_READ_CACHED, OFF_IO_AUTO, false},
+};
+enum { WAYS = sizeof ways / sizeof *ways };
+
+/* One read, or all from there on: right bytes, or an error with file and tensor, and right bytes when the drive is well again. */
+static void spoiled(off_weights *w, int n, int times, enum bad_how how)
+{
+    struct err e;
+    int errors = 0;
+    bool passes = how == BAD_SHORT || how == BAD_EINTR || how == BAD_EAGAIN;
+    bad_io_nth(n, times, how);
+    for (uint32_t k = 0; k < 2 * RECORDS; k++) {
+        uint32_t r = 1 + k % (RECORDS - 1);
+        int rc = off_lease(w, r, &e);
+        ck_assert_msg(rc == ERR_OK || (rc == ERR_IO && strstr(e.msg, "x.gguf: tensor \"")), "%s", e.msg);
+        errors += rc != ERR_OK;
+        if (rc == ERR_OK) {
+            check_record(r);
+            off_release(w, r);
+        }
+    }
+    ck_assert_int_gt(bad_io_met(), 0);
+    ck_assert(times > 1 || !passes || errors == 0);
+    ck_assert(times == 1 || passes || errors > 0);
+    bad_io_nth(0, 0, how);
+    for (uint32_t r = 1, tries = 0; r < RECORDS; r++) {
+        while (off_lease(w, r, &e) != ERR_OK)
+            ck_assert_uint_lt(tries++, 2 * RECORDS);
+        check_record(r);
+        off_release(w, r);
+    }
+}
+
+static void spoil_every(const struct way *way)
+{
+    struct err e;
+    off_weights *w;
+    struct off_weights_stats s;
+    if (way->unprivileged) {
+        struct rlimit none = {0, 0};
+        ck_assert_int_eq(setrlimit(RLIMIT_MEMLOCK, &none), 0);
+        ck_assert(geteuid() != 0 || setuid(65534) == 0);
+    }
+    io = way->io;
+    uint64_t ram = some();
+    bad_io_nth(0, 0, BAD_EIO);
+    off_io_pread = bad_nth_pread;
+    off_io_ring = bad_nth_ring;
+    ck_assert_msg(open_at(&w, ram, way->read, &e) == ERR_OK, "%s", e.msg);
+    off_weights_stats(w, &s);
+    bool ring = way->io == OFF_IO_RING && strncmp(s.reading, "pread", 5) != 0;
+    if (ring && way->unprivileged)
+        ck_assert_str_eq(s.reading, "io_uring");
+    if (!ring)
+        ck_assert_str_eq(s.reading, "pread");
+    for (int how = 0; how < BAD_WAYS; how++) {
+        for (int n = 0; n < 24; n += SUITE_SLOW ? 11 : n < 8 ? 1 : 5)
+            spoiled(w, n, 1, how);
+        if (how != BAD_EINTR && how != BAD_SHORT) /* for ever: those never end, and give the rest bit by bit */
+            spoiled(w, 5, how == BAD_EAGAIN ? 40 : 1 << 30, how);
+    }
+    off_weights_close(w);
+    off_io_pread = pread;
+    off_io_ring = NULL;
+}
+
+START_TEST(each_read_fails)
+{
+    const struct way *way = &ways[_i];
+    if (!way->unprivileged) {
+        spoil_every(way);
+        return;
+    }
+    int status;
+    ck_assert(chmod(dir, 0755) == 0 && chmod(mm_path(dir, "x.gguf"), 0644) == 0);
+    pid_t child = fork(); /* who has given up its rights cannot clean up */
+    if (child == 0) {
+        spoil_every(way);
+        _exit(0);
+    }
+    ck_assert(waitpid(child, &status, 0) == child && WIFEXITED(status));
+    ck_assert_int_eq(WEXITSTATUS(status), 0);
+}
+END_TEST
+
+/* What is read is what is wanted, and edges: counted over sweeps of records of a MiB and more. */
+START_TEST(amplification)
+{
+    struct err e;
+    off_weights *w;
+    struct off_weights_stats s;
+    io = ways[_i].io;
+    ck_assert_msg(open_at(&w, some(), ways[_i].read, &e) == ERR_OK, "%s", e.msg);
+    for (int k = 0; k < 4; k++)
+        sweep_once(w, RECORDS);
+    off_weights_stats(w, &s);
+    ck_assert_uint_gt(s.file_bytes_wanted, 4 * s.sweep_bytes / 2);
+    ck_assert_uint_ge(s.file_bytes_read, s.file_bytes_wanted);
+    ck_assert_msg((double)s.file_bytes_read <= 1.01 * (double)s.file_bytes_wanted, "%llu bytes read for %llu", (unsigned long long)s.file_bytes_read,
+                  (unsigned long long)s.file_bytes_wanted);
+    off_weights_close(w);
+}
+END_TEST
+
+/* Everything fits: no thread of ours is there, nothing is read after opening. */
+static int threads(void)
+{
+    DIR *d = opendir("/proc/self/task");
+    int n = 0;
+    ck_assert_ptr_nonnull(d);
+    for (struct dirent *x; (x = readdir(d));)
+        n += x->d_name[0] != '.';
+    closedir(d);
+    return n;
+}
+
+START_TEST(idle)
+{
+    struct err e;
+    off_weights *w;
+    struct off_weights_stats before, after;
+    int n = threads();
+    ck_assert_msg(open_at(&w, all_bytes(), OFF_READ_AUTO, &e) == ERR_OK, "%s", e.msg);
+    off_weights_stats(w, &before);
+    ck_assert_uint_eq(before.sweep_bytes, 0);
+    ck_assert_uint_eq(before.window_bytes + before.staging_bytes, 0);
+    for (int k = 0; k < 20; k++)
+        sweep_once(w, RECORDS);
+    off_weights_stats(w, &after);
+    ck_assert_int_eq(threads(), n);
+    ck_assert_uint_eq(after.file_bytes_read, before.file_bytes_read);
+    ck_assert_uint_eq(after.lease_misses + after.reader_wakeups, 0);
+    off_weights_close(w);
+}
+END_TEST
+
 int main(void)
 {
     Suite *s = suite_create("stream");
@@ -323,6 +470,9 @@ int main(void)
     tcase_add_test(t, tied);
     tcase_add_loop_test(t, failing_reads, 0, 2);
     tcase_add_loop_test(t, slow_reads, 0, 2);
+    tcase_add_loop_test(t, each_read_fails, 0, WAYS);
+    tcase_add_loop_test(t, amplification, 0, WAYS);
+    tcase_add_test(t, idle);
     suite_add_tcase(s, t);
     SRunner *r = srunner_create(s);
     srunner_run_all(r, CK_ENV);
