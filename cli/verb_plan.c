@@ -53,7 +53,7 @@ static void line(const char *what, uint64_t bytes, const char *note) { printf(" 
 
 static void print_text(const struct eng_prediction *p, const struct rates *r, const char *ruled)
 {
-    uint64_t sum = p->resident_bytes + p->window_bytes + p->staging_bytes + p->activation_bytes + p->state_bytes + p->kv_bytes;
+    uint64_t sum = p->resident_bytes + p->window_bytes + p->staging_bytes + p->activation_bytes + p->state_bytes + p->snapshot_bytes + p->kv_bytes;
     const char *roof;
     double s = step_s(p, r, &roof);
     printf("model      %s: %.1f MiB of weights in memory's layout\n", p->config.model_path, (double)p->weight_slot_bytes / (1 << 20));
@@ -66,6 +66,8 @@ static void print_text(const struct eng_prediction *p, const struct rates *r, co
     line("activations and tables", p->activation_bytes, "");
     if (p->state_bytes)
         line("recurrent states", p->state_bytes, "");
+    if (p->state_bytes)
+        printf("  %-30s %12.1f MiB  room for %u, to reuse prefixes\n", "snapshots of them", (double)p->snapshot_bytes / (1 << 20), p->snapshots);
     printf("  %-30s %12.1f MiB  %" PRIu64 " bytes a token; room for %" PRIu64 " of %u sequences of %u tokens\n", "KV pages", (double)p->kv_bytes / (1 << 20), p->kv_token_bytes,
            p->kv_seq_bytes ? p->kv_bytes / p->kv_seq_bytes : p->config.seqs, p->config.seqs, p->config.ctx);
     line("together", sum, "");
@@ -83,9 +85,10 @@ static void print_json(const struct eng_prediction *p, const struct rates *r, co
     const char *roof;
     double s = step_s(p, r, &roof);
     printf("{\"ram_max\":%" PRIu64 ",\"ruled_by\":\"%s\",\"weight_bytes\":%" PRIu64 ",\"resident_bytes\":%" PRIu64 ",\"window_bytes\":%" PRIu64 ",\"staging_bytes\":%" PRIu64
-           ",\"sweep_bytes\":%" PRIu64 ",\"activation_bytes\":%" PRIu64 ",\"state_bytes\":%" PRIu64 ",\"kv_bytes\":%" PRIu64 ",\"kv_token_bytes\":%" PRIu64 ",\"kv_sequence_bytes\":%" PRIu64
+           ",\"sweep_bytes\":%" PRIu64 ",\"activation_bytes\":%" PRIu64 ",\"state_bytes\":%" PRIu64 ",\"snapshot_bytes\":%" PRIu64 ",\"snapshots\":%u,\"kv_bytes\":%" PRIu64 ",\"kv_token_bytes\":%" PRIu64 ",\"kv_sequence_bytes\":%" PRIu64
            ",\"ctx\":%u,\"seqs\":%u",
-           p->config.ram_max, ruled, p->weight_slot_bytes, p->resident_bytes, p->window_bytes, p->staging_bytes, p->sweep_bytes, p->activation_bytes, p->state_bytes, p->kv_bytes,
+           p->config.ram_max, ruled, p->weight_slot_bytes, p->resident_bytes, p->window_bytes, p->staging_bytes, p->sweep_bytes, p->activation_bytes, p->state_bytes, p->snapshot_bytes,
+           p->snapshots, p->kv_bytes,
            p->kv_token_bytes, p->kv_seq_bytes, p->config.ctx, p->config.seqs);
     if (r->memory_s > 0)
         printf(",\"memory_bytes_s\":%.0f,\"roof\":\"%s\",\"roof_tok_s\":%.3f", r->memory_s, roof, s > 0 ? 1 / s : 0);

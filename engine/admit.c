@@ -80,7 +80,7 @@ static bool awaits_prefix(eng_engine *g, struct eng_seq *s)
         if (r == s || !leads(r, s) || r->n_tokens - r->n_past < 2 || memcmp(r->chain.scope, s->chain.scope, HASH_BYTES))
             continue;
         uint32_t pages = common_pages(g, s, r);
-        if (pages > have && pages > r->chain.n_pages && pages > s->leader_pages) {
+        if (pages > have && pages > r->chain.n_pages && pages > s->leader_pages && (!g->n_snapshots || eng_snapshot_mark(g->seqs[i], pages * g->c.page_tokens))) {
             s->leader_pages = pages;
             s->leader = r->id;
         }
@@ -93,10 +93,11 @@ static bool awaits_prefix(eng_engine *g, struct eng_seq *s)
 /* Pages for what the index has of the prompt and for the first chunk after it. False: there are none. */
 static bool place(eng_engine *g, struct eng_seq *s, uint32_t slot)
 {
-    uint32_t have = 0;
+    uint32_t have = 0, reach = 0;
     s->slot = slot;
     if (g->prefix) {
         have = eng_prefix_match(g->prefix, &s->chain, s->tokens, s->n_tokens);
+        reach = eng_prefix_reach(g->prefix);
         eng_prefix_lease(g->prefix, &s->chain, slot, have);
     }
     uint32_t left = s->n_tokens - have;
@@ -106,6 +107,11 @@ static bool place(eng_engine *g, struct eng_seq *s, uint32_t slot)
         return false;
     }
     s->n_past = have;
+    if (g->prefix && g->n_snapshots) {
+        eng_snapshot_restore(g, s, have);
+        if (reach > have) /* it parts from an earlier one there, or there was a snapshot once */
+            eng_snapshot_mark(s, reach);
+    }
     if (!s->started)
         s->usage.cached_tokens = have < s->n_prompt ? have : s->n_prompt;
     g->slot_used[slot] = true;

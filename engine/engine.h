@@ -92,7 +92,8 @@ struct eng_prediction {
     uint64_t weight_slot_bytes;       /* all weights, as they lie in memory */
     uint64_t resident_bytes, window_bytes, staging_bytes; /* those that stay; what the others pass through; their readers' buffers */
     uint64_t sweep_bytes;             /* of weights that pass in every step; 0: all stay */
-    uint64_t activation_bytes, state_bytes, kv_bytes, kv_token_bytes, kv_seq_bytes; /* all; a token's; one whole sequence's */
+    uint64_t activation_bytes, state_bytes, snapshot_bytes, kv_bytes, kv_token_bytes, kv_seq_bytes; /* all; a token's; one whole sequence's */
+    uint32_t snapshots;               /* of recurrent states that there is room for */
 };
 int eng_predict(const struct eng_config *cfg, struct eng_prediction *out, struct err *e);
 void eng_close(eng_engine *g);               /* cancels what runs */
@@ -110,7 +111,9 @@ struct eng_stats {
     uint64_t weight_read_bytes, weight_stalls, weight_stall_ns; /* from files; leases that had to wait, and how long */
     uint64_t prefix_lookups, prefix_hits, prefix_tokens; /* admissions; those that found pages; tokens that were not computed */
     uint64_t draft_tokens, draft_accepted;               /* guessed; guessed right */
-    uint64_t prefix_pages, prefix_evictions;             /* pages in the index, held or not; pages that left it for want of room */
+    uint64_t prefix_pages, prefix_evictions;             /* pages in the index, held or not; pages and snapshots that left it for want of room */
+    uint64_t snapshots, snapshots_taken, snapshots_restored; /* of recurrent states: in the index now; put there; sequences that went on from one */
+    uint64_t snapshots_max, snapshot_bytes;              /* that there is room for; of all of them (kv_bytes are pages alone) */
 };
 void eng_stats(eng_engine *g, struct eng_stats *s);
 /* The configuration in force after defaults, and the description a gateway gets (JSON object: id, aliases, ctx, seqs, vocab,

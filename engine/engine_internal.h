@@ -1,4 +1,4 @@
-/* engine/engine_internal.h - what open.c (its life), engine.c (front), sched.c (the loop), admit.c (slots), draft.c (guesses) and seq.c (one request's output) share. */
+/* engine/engine_internal.h - what open.c (its life), engine.c (front), sched.c (the loop), admit.c (slots), draft.c (guesses), snapshot.c (recurrent states) and seq.c (one request's output) share. */
 #ifndef SLUICE_ENGINE_ENGINE_INTERNAL_H
 #define SLUICE_ENGINE_ENGINE_INTERNAL_H
 #include <pthread.h>
@@ -16,6 +16,7 @@
 #include "policies/draft.h"
 #include "policies/schedule.h"
 
+#define ENG_MARKS 4      /* of a sequence */
 #define ENG_TENANTS 1024 /* fair-share counters; tenants whose names collide share one */
 
 /* One request. Written by submit before it is published in live[], then by the scheduler thread alone, flags excepted. */
@@ -43,6 +44,8 @@ struct eng_seq {
     struct eng_chain chain;          /* its pages in the prefix index */
     int32_t draft[POL_DRAFT_MAX]; uint32_t n_draft; /* guesses that are rows of this step */
     struct pol_draft_record record;
+    uint32_t marks[ENG_MARKS], n_marks; /* where snapshots of its state are asked for, beyond n_past */
+    uint32_t followed;               /* tokens before the snapshot that the next one takes the place of; 0: none */
     uint64_t leader; uint32_t leader_pages; /* waits until that request has indexed so many pages; 0: does not */
     struct eng_usage usage;
     atomic_bool cancel, paused;
@@ -55,8 +58,9 @@ struct eng_engine {
     off_weights *weights;
     eng_exec *exec;
     eng_kv *kv;
-    eng_prefix *prefix;              /* NULL: off, or the model's state is not in pages alone */
+    eng_prefix *prefix;              /* NULL: off, or there is no room for a snapshot of the model's recurrent states */
     eng_states *states;              /* of recurrent layers, a slot as in kv */
+    uint32_t n_snapshots;            /* of them that there is room for; 0: no recurrent layers, or prefix off */
     eng_sampler *sampler;
     eng_vocab *vocab;
     eng_grammars *grammars;
@@ -79,6 +83,9 @@ struct eng_engine {
     uint64_t served[ENG_TENANTS];
     struct pol_draft_cost draft_cost;
     uint32_t draft_rows;                        /* guesses of one step, over all sequences; 0: off */
+    uint32_t snapshot_stride; bool snapshot_follows; /* 0: none; one more at the latest page of each sequence */
+    struct krn_snapshot *snapshots; struct eng_taken { uint32_t number; bool follows; } *taken; /* of this step */
+    uint64_t snapshots_taken, snapshots_restored;
     struct krn_step step;
     int32_t *row_token; uint32_t *row_pos, *row_pick;
     struct krn_seq *row_seq; struct eng_seq **row_owner; uint32_t *row_slot; /* [slots] */
@@ -99,6 +106,18 @@ void eng_admit(eng_engine *g);
 void eng_preempt(eng_engine *g, size_t i);   /* seqs[i] gives its slot back and waits again */
 int eng_slot_reserve(eng_engine *g, uint32_t slot, uint32_t n_tokens);
 void eng_seq_finish(eng_engine *g, struct eng_seq *s, enum eng_finish f, const struct err *why);
+
+/* snapshot.c: the scheduler thread's; all do nothing for a model without recurrent layers. */
+uint32_t eng_snapshots_wanted(const struct eng_config *c, const struct eng_plan *p); /* at most of use */
+int eng_snapshots_open(eng_engine *g, struct err *e);                                /* ERR_NOMEM */
+void eng_snapshots_close(eng_engine *g);
+/* Asks for one after pos tokens, a whole number of pages. False: s has passed it, or enough was asked of it. */
+bool eng_snapshot_mark(struct eng_seq *s, uint32_t pos);
+/* Adds those of s to the step, whose k-th sequence it is with n_known tokens that are no guesses. */
+void eng_snapshots_plan(eng_engine *g, struct eng_seq *s, uint32_t k, uint32_t n_known);
+void eng_snapshots_keep(eng_engine *g, struct eng_seq *s, uint32_t k);               /* the step went well for s, its pages are indexed */
+void eng_snapshots_end(eng_engine *g);                                               /* the others are forgotten */
+void eng_snapshot_restore(eng_engine *g, struct eng_seq *s, uint32_t n_tokens);      /* the slot's state becomes that after the leased prefix */
 
 /* draft.c: adds guesses to take[] of sequences that decode, when no prompt is in the step; counts what became of them. */
 void eng_draft(eng_engine *g);

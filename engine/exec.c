@@ -238,6 +238,7 @@ int eng_exec_blame(eng_exec *x, const struct krn_step *step, uint32_t k, struct 
     alone.n_tokens = q->count;
     alone.n_picks = 0;
     alone.n_seqs = 1;
+    alone.n_snapshots = 0;
     alone.seqs = &one;
     alone.tokens = step->tokens + q->first;
     alone.pos = step->pos + q->first;

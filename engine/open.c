@@ -58,17 +58,22 @@ static int charge(eng_engine *g, const struct eng_exec_config *x, struct eng_kv_
     const struct eng_plan *p = g->model->plan;
     uint64_t requests = (uint64_t)(g->c.queue_max + g->c.seqs) * (g->c.ctx * sizeof(int32_t) + 8192);
     g->activation_bytes = eng_exec_bytes(p, x) + (uint64_t)p->vocab * 20 /* the sampler */ + requests;
+    uint32_t snapshots = eng_snapshots_wanted(&g->c, p);
     if (!g->c.prefix_off)
-        g->activation_bytes += eng_prefix_bytes(p, kv);
+        g->activation_bytes += eng_prefix_bytes(p, kv, snapshots);
     g->grammar_keep = GRAMMAR_KEEP + GRAMMAR_MASKS * 8 * eng_vocab_words(g->vocab);
     g->activation_bytes += eng_vocab_bytes(g->vocab) + ENG_GRAMMARS_BYTES_MAX + (g->c.seqs + ENG_GRAMMARS_IDLE) * (uint64_t)g->grammar_keep;
     uint64_t states = eng_states_bytes(p, g->c.kv_type, g->c.seqs);
     if (states == UINT64_MAX)
         return err_set(e, ERR_UNSUPPORTED, "recurrent state $%s: no possible layout", p->recurrent[0].state);
-    struct eng_budget b = {.ram_max = g->c.ram_max, .activation_bytes = g->activation_bytes, .state_bytes = states};
+    struct eng_budget b = {.ram_max = g->c.ram_max, .activation_bytes = g->activation_bytes, .state_bytes = states,
+                           .snapshot_bytes = eng_states_snapshot_bytes(p, g->c.kv_type), .snapshots = snapshots};
     int rc = eng_budget(&b, p, kv, e);
     kv->bytes_max = b.kv_bytes;
     g->weight_bytes = b.weight_bytes;
+    g->n_snapshots = b.snapshots;
+    g->stats.snapshots_max = b.snapshots;
+    g->stats.snapshot_bytes = b.snapshots * b.snapshot_bytes;
     return rc;
 }
 
@@ -102,9 +107,15 @@ static int open_prefix(eng_engine *g, struct err *e)
     struct eng_page_scope s = {.fingerprint = g->model->fingerprint, .sheet = p->sheet_digest, .numerics = eng_numerics(g), .type = g->c.kv_type,
                                .page_tokens = g->c.page_tokens, .tp_size = 1, .ropes = p->ropes, .n_ropes = p->n_ropes, .image_recipe = "",
                                .adapter = ""};
-    if (g->c.prefix_off || !eng_prefix_possible(p))
+    if (g->c.prefix_off)
         return ERR_OK;
-    return eng_prefix_open(&g->prefix, p, g->kv, &s, g->c.seqs, e);
+    if (!eng_prefix_possible(p, g->n_snapshots)) {
+        if (p->n_kv)
+            log_warn("prefix reuse is off: a snapshot of the recurrent states takes %llu bytes, more than --ram leaves for it",
+                     (unsigned long long)eng_states_snapshot_bytes(p, g->c.kv_type));
+        return ERR_OK;
+    }
+    return eng_prefix_open(&g->prefix, p, g->kv, &s, g->c.seqs, g->n_snapshots, e);
 }
 
 static int open_grammars(eng_engine *g, struct err *e)
@@ -147,7 +158,8 @@ int eng_predict(const struct eng_config *cfg, struct eng_prediction *out, struct
     uint64_t all = eng_kv_bytes(p, &kv, g->c.seqs);
     *out = (struct eng_prediction){.config = g->c, .weight_slot_bytes = s.slot_bytes, .resident_bytes = s.resident_bytes, .window_bytes = s.window_bytes,
                                    .staging_bytes = s.staging_bytes, .sweep_bytes = s.sweep_bytes, .activation_bytes = g->activation_bytes,
-                                   .state_bytes = eng_states_bytes(p, g->c.kv_type, g->c.seqs), .kv_bytes = kv.bytes_max < all ? kv.bytes_max : all,
+                                   .state_bytes = eng_states_bytes(p, g->c.kv_type, g->c.seqs), .snapshot_bytes = g->stats.snapshot_bytes, .snapshots = g->n_snapshots,
+                                   .kv_bytes = kv.bytes_max < all ? kv.bytes_max : all,
                                    .kv_token_bytes = eng_plan_kv_bytes_per_token(p, g->c.kv_type), .kv_seq_bytes = eng_kv_bytes(p, &kv, 1)};
 out:
     if (g) {
@@ -168,7 +180,7 @@ static int open_parts(eng_engine *g, const struct eng_config *cfg, struct err *e
     if (rc)
         return rc;
     struct eng_plan *p = g->model->plan;
-    if ((rc = eng_kv_open(&g->kv, p, &kv, e)) || (rc = eng_states_open(&g->states, p, g->c.kv_type, g->c.seqs, e)) ||
+    if ((rc = eng_kv_open(&g->kv, p, &kv, e)) || (rc = eng_states_open(&g->states, p, g->c.kv_type, g->c.seqs, g->n_snapshots, e)) ||
         (rc = open_prefix(g, e)) || (rc = pool_open(&g->load_pool, g->c.threads, e)))
         return rc;
     rc = open_weights(g, e);
@@ -177,7 +189,7 @@ static int open_parts(eng_engine *g, const struct eng_config *cfg, struct err *e
     if (rc || (rc = eng_exec_open(&g->exec, p, g->weights, &x, e)) || (rc = eng_sampler_open(&g->sampler, p->vocab, e)))
         return rc;
     g->live_max = g->c.seqs + g->c.queue_max;
-    if ((rc = eng_step_open(g, e)))
+    if ((rc = eng_step_open(g, e)) || (rc = eng_snapshots_open(g, e)))
         return rc;
     eng_kv_usage(g->kv, &g->stats.kv_pages, &g->stats.kv_pages_used, &g->stats.kv_bytes);
     return eng_self_test(g, e);
@@ -224,6 +236,7 @@ void eng_close(eng_engine *g)
         pthread_join(g->thread, NULL);
     }
     eng_step_close(g);
+    eng_snapshots_close(g);
     eng_sampler_close(g->sampler);
     eng_grammars_close(g->grammars);
     eng_vocab_close(g->vocab);

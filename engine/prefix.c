@@ -23,37 +23,41 @@ struct eng_prefix {
     const struct eng_plan *plan;
     eng_kv *kv;
     struct eng_page_scope scope;
-    uint32_t page_tokens, n_groups, stride, n_nodes, mask, free_head;
+    uint32_t page_tokens, n_groups, stride, n_nodes, mask, free_head, n_snapshots, n_free, reach;
     struct node *nodes;
     int32_t *tokens;            /* [n_nodes][page_tokens] */
     uint32_t *pages;            /* [n_nodes][n_groups] */
     uint32_t *buckets;          /* [mask + 1] */
     struct owner **owners;      /* [n_groups][pool pages] */
-    struct pol_page *view;      /* [pages of the largest pool] */
+    uint32_t *snapshots;        /* [n_nodes] */
+    struct owner *snapshot_owners; /* [n_snapshots] */
+    uint32_t *free_snapshots;   /* stack of n_free */
+    struct pol_page *view;      /* [pages of the largest pool, or snapshots] */
     uint32_t *path;             /* [stride] nodes of the last match */
     hash_ctx *hash;
-    uint64_t clock, came;       /* uses; nodes that came */
+    uint64_t clock, came, snapshots_came; /* uses; nodes and snapshots that came */
     struct eng_prefix_stats stats;
 };
 
-bool eng_prefix_possible(const struct eng_plan *p) { return p->n_recurrent == 0 && p->n_kv != 0; }
+bool eng_prefix_possible(const struct eng_plan *p, uint32_t snapshots) { return p->n_kv != 0 && (!p->n_recurrent || snapshots); }
 
 /* ---- open ----------------------------------------------------------------------------------------------------- */
 
 /* Every indexed page has a node; nodes of windowed groups outlive their pages while something continues them. */
 static uint64_t nodes_for(uint64_t pool_pages, uint32_t slots, uint32_t stride) { return 1 + pool_pages + (uint64_t)slots * stride; }
 
-static uint64_t bytes_for(uint64_t nodes, uint64_t pages, uint32_t page_tokens, uint32_t groups, uint32_t stride)
+static uint64_t bytes_for(uint64_t nodes, uint64_t pages, uint64_t snapshots, uint32_t page_tokens, uint32_t groups, uint32_t stride)
 {
-    return nodes * (sizeof(struct node) + page_tokens * sizeof(int32_t) + groups * sizeof(uint32_t) + 2 * sizeof(uint32_t)) +
-           pages * (sizeof(struct owner) + sizeof(struct pol_page)) + stride * sizeof(uint32_t) + sizeof(eng_prefix);
+    return nodes * (sizeof(struct node) + page_tokens * sizeof(int32_t) + groups * sizeof(uint32_t) + 3 * sizeof(uint32_t)) +
+           pages * (sizeof(struct owner) + sizeof(struct pol_page)) + snapshots * (sizeof(struct owner) + sizeof(struct pol_page) + sizeof(uint32_t)) +
+           stride * sizeof(uint32_t) + sizeof(eng_prefix);
 }
 
-uint64_t eng_prefix_bytes(const struct eng_plan *p, const struct eng_kv_config *c)
+uint64_t eng_prefix_bytes(const struct eng_plan *p, const struct eng_kv_config *c, uint32_t snapshots)
 {
     uint32_t stride = c->ctx / c->page_tokens + 1;
     uint64_t most = (uint64_t)c->slots * stride; /* of one pool */
-    return eng_prefix_possible(p) ? bytes_for(nodes_for(most, c->slots, stride), p->n_kv * most, c->page_tokens, p->n_kv, stride) : 0;
+    return eng_prefix_possible(p, snapshots) ? bytes_for(nodes_for(most, c->slots, stride), p->n_kv * most, snapshots, c->page_tokens, p->n_kv, stride) : 0;
 }
 
 static bool allocate(eng_prefix *x, uint32_t pages_max)
@@ -67,10 +71,13 @@ static bool allocate(eng_prefix *x, uint32_t pages_max)
     x->pages = malloc((size_t)x->n_nodes * x->n_groups * sizeof *x->pages);
     x->buckets = malloc(buckets * sizeof *x->buckets);
     x->owners = calloc(x->n_groups, sizeof *x->owners);
+    x->snapshots = malloc(x->n_nodes * sizeof *x->snapshots);
+    x->snapshot_owners = malloc((x->n_snapshots + 1) * sizeof *x->snapshot_owners);
+    x->free_snapshots = malloc((x->n_snapshots + 1) * sizeof *x->free_snapshots);
     x->view = malloc(pages_max * sizeof *x->view);
     x->path = malloc(x->stride * sizeof *x->path);
     x->hash = hash_new();
-    if (!x->nodes || !x->tokens || !x->pages || !x->buckets || !x->owners || !x->view || !x->path || !x->hash)
+    if (!x->nodes || !x->tokens || !x->pages || !x->buckets || !x->owners || !x->snapshots || !x->snapshot_owners || !x->free_snapshots || !x->view || !x->path || !x->hash)
         return false;
     for (uint32_t g = 0; g < x->n_groups; g++) {
         size_t n = eng_kv_pool_pages(x->kv, g) * sizeof(struct owner);
@@ -80,24 +87,28 @@ static bool allocate(eng_prefix *x, uint32_t pages_max)
     }
     memset(x->pages, 0xFF, (size_t)x->n_nodes * x->n_groups * sizeof *x->pages);
     memset(x->buckets, 0xFF, buckets * sizeof *x->buckets);
+    memset(x->snapshots, 0xFF, x->n_nodes * sizeof *x->snapshots);
+    memset(x->snapshot_owners, 0xFF, x->n_snapshots * sizeof *x->snapshot_owners);
+    for (uint32_t i = x->n_snapshots; i > 0; i--)
+        x->free_snapshots[x->n_free++] = i - 1; /* low ones leave first */
     for (uint32_t i = 1; i < x->n_nodes; i++)
         x->nodes[i].next = i + 1 < x->n_nodes ? i + 1 : NONE;
     x->free_head = x->n_nodes > 1 ? 1 : NONE;
     return true;
 }
 
-int eng_prefix_open(eng_prefix **out, const struct eng_plan *p, eng_kv *kv, const struct eng_page_scope *scope, uint32_t slots, struct err *e)
+int eng_prefix_open(eng_prefix **out, const struct eng_plan *p, eng_kv *kv, const struct eng_page_scope *scope, uint32_t slots, uint32_t snapshots, struct err *e)
 {
     *out = NULL;
     eng_prefix *x = calloc(1, sizeof *x);
     if (!x)
         return err_set(e, ERR_NOMEM, "prefix index");
     *x = (eng_prefix){.plan = p, .kv = kv, .scope = *scope, .page_tokens = scope->page_tokens, .n_groups = eng_kv_groups(kv),
-                      .stride = eng_kv_table_stride(kv)};
-    uint32_t most = 0;
+                      .stride = eng_kv_table_stride(kv), .n_snapshots = snapshots};
+    uint32_t most = snapshots;
     for (uint32_t g = 0; g < x->n_groups; g++)
         most = eng_kv_pool_pages(kv, g) > most ? eng_kv_pool_pages(kv, g) : most;
-    uint64_t nodes = nodes_for(most, slots, x->stride);
+    uint64_t nodes = nodes_for(most, slots, x->stride); /* a snapshot has a node with a page */
     x->n_nodes = nodes < NONE / 2 ? (uint32_t)nodes : NONE / 2;
     if (!allocate(x, most)) {
         eng_prefix_close(x);
@@ -118,6 +129,9 @@ void eng_prefix_close(eng_prefix *x)
     free(x->path);
     free(x->view);
     free(x->owners);
+    free(x->free_snapshots);
+    free(x->snapshot_owners);
+    free(x->snapshots);
     free(x->buckets);
     free(x->pages);
     free(x->tokens);
@@ -174,6 +188,19 @@ static void detach(eng_prefix *x, uint32_t node, uint32_t group)
     x->stats.pages--;
 }
 
+static void free_snapshot(eng_prefix *x, uint32_t snapshot) { x->free_snapshots[x->n_free++] = snapshot; }
+
+static uint32_t detach_snapshot(eng_prefix *x, uint32_t node)
+{
+    uint32_t i = x->snapshots[node];
+    if (i == ENG_NO_SNAPSHOT)
+        return i;
+    x->snapshots[node] = ENG_NO_SNAPSHOT;
+    x->snapshot_owners[i].node = NONE;
+    x->stats.snapshots--;
+    return i;
+}
+
 static uint32_t insert(eng_prefix *x, uint16_t tenant, uint32_t parent, const uint8_t *id, const int32_t *tokens)
 {
     uint32_t i = x->free_head, *bucket = bucket_of(x, id);
@@ -199,6 +226,8 @@ static void cut(eng_prefix *x, uint32_t i)
         for (uint32_t g = 0; g < x->n_groups; g++)
             if (*page_of(x, i, g) != KRN_NO_PAGE)
                 detach(x, i, g);
+        if (x->snapshots[i] != ENG_NO_SNAPSHOT)
+            free_snapshot(x, detach_snapshot(x, i));
         while (*link != i)
             link = &x->nodes[*link].next;
         *link = n->next;
@@ -260,15 +289,20 @@ uint32_t eng_prefix_match(eng_prefix *x, const struct eng_chain *c, const int32_
             break;
         x->path[m] = at;
     }
+    x->reach = 0;
     for (; m; m--) {
         bool all = true;
         for (uint32_t g = 0; g < x->n_groups && all; g++)
             all = has_window(x, m, g);
-        if (all)
+        if (all && !x->reach)
+            x->reach = m * x->page_tokens;
+        if (all && (!x->plan->n_recurrent || x->snapshots[x->path[m - 1]] != ENG_NO_SNAPSHOT))
             break;
     }
     return m * x->page_tokens;
 }
+
+uint32_t eng_prefix_reach(const eng_prefix *x) { return x->reach; }
 
 void eng_prefix_lease(eng_prefix *x, struct eng_chain *c, uint32_t slot, uint32_t n_tokens)
 {
@@ -342,6 +376,66 @@ void eng_prefix_release(eng_prefix *x, struct eng_chain *c, uint32_t slot)
         i = parent;
     }
     c->node = c->n_pages = 0;
+}
+
+/* ---- snapshots -------------------------------------------------------------------------------------------------- */
+
+/* The chain's node whose last token is n_tokens' last; ROOT: there is none. */
+static uint32_t node_at(const eng_prefix *x, const struct eng_chain *c, uint32_t n_tokens)
+{
+    uint32_t i = c->node, k = c->n_pages, n = n_tokens / x->page_tokens;
+    if (!n || n > k || n_tokens % x->page_tokens)
+        return ROOT;
+    for (; k > n; k--)
+        i = x->nodes[i].parent;
+    return i;
+}
+
+uint32_t eng_prefix_snapshot_take(eng_prefix *x)
+{
+    if (x->n_free)
+        return x->free_snapshots[--x->n_free];
+    for (uint32_t i = 0; i < x->n_snapshots; i++) {
+        const struct owner *o = &x->snapshot_owners[i];
+        x->view[i] = (struct pol_page){0};
+        if (o->node != NONE)
+            x->view[i] = (struct pol_page){.cached = true, .tenant = x->nodes[o->node].tenant, .depth = x->nodes[o->node].depth, .used_at = o->used_at,
+                                           .since = x->snapshots_came - o->came};
+    }
+    size_t i = pol_evict(x->view, x->n_snapshots, true); /* shares as of pages; as with a window, later ones are of use without it */
+    if (i == SIZE_MAX)
+        return ENG_NO_SNAPSHOT;
+    x->stats.evictions++;
+    return detach_snapshot(x, x->snapshot_owners[i].node);
+}
+
+void eng_prefix_snapshot_give(eng_prefix *x, uint32_t snapshot) { free_snapshot(x, snapshot); }
+
+bool eng_prefix_snapshot_put(eng_prefix *x, const struct eng_chain *c, uint32_t n_tokens, uint32_t snapshot)
+{
+    uint32_t i = node_at(x, c, n_tokens);
+    if (i == ROOT || x->snapshots[i] != ENG_NO_SNAPSHOT) {
+        free_snapshot(x, snapshot);
+        return false;
+    }
+    x->snapshots[i] = snapshot;
+    x->snapshot_owners[snapshot] = (struct owner){i, ++x->clock, ++x->snapshots_came};
+    x->stats.snapshots++;
+    return true;
+}
+
+uint32_t eng_prefix_snapshot_get(eng_prefix *x, const struct eng_chain *c, uint32_t n_tokens)
+{
+    uint32_t i = node_at(x, c, n_tokens), snapshot = i == ROOT ? ENG_NO_SNAPSHOT : x->snapshots[i];
+    if (snapshot != ENG_NO_SNAPSHOT)
+        x->snapshot_owners[snapshot] = (struct owner){i, ++x->clock, x->snapshots_came};
+    return snapshot;
+}
+
+uint32_t eng_prefix_snapshot_pull(eng_prefix *x, const struct eng_chain *c, uint32_t n_tokens)
+{
+    uint32_t i = node_at(x, c, n_tokens);
+    return i == ROOT ? ENG_NO_SNAPSHOT : detach_snapshot(x, i);
 }
 
 int eng_prefix_reserve(eng_prefix *x, uint32_t slot, uint32_t n_tokens, struct err *e)

@@ -92,7 +92,7 @@ static void build_step(eng_engine *g)
     struct krn_step *st = &g->step;
     uint32_t groups = eng_kv_groups(g->kv), stride = eng_kv_table_stride(g->kv);
     *st = (struct krn_step){.n_groups = groups, .tokens = g->row_token, .pos = g->row_pos, .picks = g->row_pick, .seqs = g->row_seq,
-                            .groups = g->groups, .slots = g->row_slot};
+                            .groups = g->groups, .slots = g->row_slot, .snapshots = g->snapshots};
     st->states = eng_states_step(g->states, &st->n_states);
     for (uint32_t i = 0; i < g->n_seqs; i++) {
         struct eng_seq *s = g->seqs[i];
@@ -108,6 +108,7 @@ static void build_step(eng_engine *g)
             g->row_token[st->n_tokens] = pos < s->n_tokens ? s->tokens[pos] : s->draft[pos - s->n_tokens];
             g->row_pos[st->n_tokens++] = pos;
         }
+        eng_snapshots_plan(g, s, k, g->take[i] - s->n_draft);
         for (uint32_t q = 0; q < groups; q++)
             eng_kv_table(g->kv, q, s->slot, g->tables + ((size_t)q * g->c.seqs + k) * stride);
     }
@@ -227,6 +228,7 @@ static void run_step(eng_engine *g)
         s->n_past += known;
         g->served[s->tenant] += known;
         settle_pages(g, s);
+        eng_snapshots_keep(g, s, k);
         if (s->n_past == s->n_tokens) {
             uint32_t n = take_tokens(g, s, pick);
             g->served[s->tenant] += n - 1;
@@ -234,6 +236,7 @@ static void run_step(eng_engine *g)
             out += n;
         }
     }
+    eng_snapshots_end(g);
     uint64_t ns = clock_now_ns() - t0;
     if (!rc && g->step.n_picks == g->step.n_tokens)
         pol_draft_timed(&g->draft_cost, g->step.n_tokens, ns);
@@ -309,6 +312,9 @@ static bool gather(eng_engine *g, bool idle)
         eng_prefix_stats(g->prefix, &p);
         g->stats.prefix_pages = p.pages;
         g->stats.prefix_evictions = p.evictions;
+        g->stats.snapshots = p.snapshots;
+        g->stats.snapshots_taken = g->snapshots_taken;
+        g->stats.snapshots_restored = g->snapshots_restored;
     }
     pthread_mutex_unlock(&g->lock);
     return go;

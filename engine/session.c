@@ -17,6 +17,7 @@ struct eng_session {
     int32_t *tokens;
     uint32_t *pos, *picks, *tables, *slots;
     struct krn_seq *seqs;
+    struct krn_snapshot *snapshots;
     struct krn_pages *groups;
 };
 
@@ -42,9 +43,10 @@ static int open_tables(eng_session *s, struct err *e)
     s->picks = calloc(s->picks_max, sizeof *s->picks);
     s->seqs = calloc(s->c.seqs, sizeof *s->seqs);
     s->slots = calloc(s->c.seqs, sizeof *s->slots);
+    s->snapshots = calloc(s->c.seqs, sizeof *s->snapshots);
     s->groups = calloc(groups, sizeof *s->groups);
     s->tables = calloc((size_t)groups * s->c.seqs * eng_kv_table_stride(s->kv), sizeof *s->tables);
-    return s->tokens && s->pos && s->picks && s->seqs && s->slots && s->groups && s->tables ? ERR_OK : err_set(e, ERR_NOMEM, "session tables");
+    return s->tokens && s->pos && s->picks && s->seqs && s->slots && s->snapshots && s->groups && s->tables ? ERR_OK : err_set(e, ERR_NOMEM, "session tables");
 }
 
 int eng_session_open(eng_session **out, const struct eng_config *cfg, uint32_t picks_max, struct err *e)
@@ -64,7 +66,7 @@ int eng_session_open(eng_session **out, const struct eng_config *cfg, uint32_t p
     struct eng_exec_config x = {.isa = s->c.isa, .precision = s->c.precision, .threads = s->c.threads, .rows_max = s->c.chunk, .picks_max = picks_max};
     uint64_t others = eng_exec_bytes(p, &x) + eng_kv_bytes(p, &kv, kv.slots) + eng_states_bytes(p, s->c.kv_type, s->c.seqs);
     uint64_t left = s->c.ram_max > others ? s->c.ram_max - others : 0;
-    if ((rc = eng_kv_open(&s->kv, p, &kv, e)) || (rc = eng_states_open(&s->states, p, s->c.kv_type, s->c.seqs, e)) ||
+    if ((rc = eng_kv_open(&s->kv, p, &kv, e)) || (rc = eng_states_open(&s->states, p, s->c.kv_type, s->c.seqs, 0, e)) ||
         (rc = open_weights(s, left < p->weight_bytes_slot ? left : p->weight_bytes_slot, e)) || (rc = eng_exec_open(&s->exec, p, s->weights, &x, e)) ||
         (rc = open_tables(s, e)))
         goto out;
@@ -89,6 +91,7 @@ void eng_session_close(eng_session *s)
     free(s->picks);
     free(s->seqs);
     free(s->slots);
+    free(s->snapshots);
     free(s->groups);
     free(s->tables);
     free(s);
@@ -102,7 +105,7 @@ int eng_session_step(eng_session *s, const struct eng_part *parts, uint32_t n_pa
 {
     uint32_t groups = eng_kv_groups(s->kv), stride = eng_kv_table_stride(s->kv);
     struct krn_step st = {.n_seqs = n_parts, .n_groups = groups, .tokens = s->tokens, .pos = s->pos, .picks = s->picks, .seqs = s->seqs, .groups = s->groups,
-                          .slots = s->slots};
+                          .slots = s->slots, .snapshots = s->snapshots};
     st.states = eng_states_step(s->states, &st.n_states);
     if (n_parts > s->c.seqs)
         return err_set(e, ERR_INVALID, "step of %u sequences, opened for %u", n_parts, s->c.seqs);
@@ -116,6 +119,8 @@ int eng_session_step(eng_session *s, const struct eng_part *parts, uint32_t n_pa
         if (rc)
             return rc;
         s->slots[i] = q->slot;
+        if (q->snapshot)
+            s->snapshots[st.n_snapshots++] = (struct krn_snapshot){i, q->snapshot_pos, q->snapshot};
         s->seqs[i] = (struct krn_seq){.first = st.n_tokens, .count = q->n, .pos0 = q->pos0, .far = q->far};
         for (uint32_t t = 0; t < q->n; t++) {
             if (q->picks == ENG_PICK_ALL || (q->picks == ENG_PICK_LAST && t + 1 == q->n))

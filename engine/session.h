@@ -16,7 +16,8 @@ const struct eng_config *eng_session_config(const eng_session *s); /* in force *
 const char *eng_session_isa(const eng_session *s);
 
 enum eng_picks { ENG_PICK_NONE, ENG_PICK_LAST, ENG_PICK_ALL };
-struct eng_part { uint32_t slot, pos0, n; const int32_t *tokens; enum eng_picks picks; bool far; }; /* far: as in krn_seq */
+/* far: as in krn_seq. snapshot: where to, of the recurrent states after snapshot_pos tokens (krn_snapshot); NULL: none. */
+struct eng_part { uint32_t slot, pos0, n; const int32_t *tokens; enum eng_picks picks; bool far; uint8_t *snapshot; uint32_t snapshot_pos; };
 /* One step: parts in order, pages are reserved as needed. tap as in eng_exec_run. */
 int eng_session_step(eng_session *s, const struct eng_part *parts, uint32_t n_parts, void (*tap)(void *ctx, uint32_t segment), void *ctx, struct err *e);
 /* The k-th picked row of the last step, [vocab]. */

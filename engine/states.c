@@ -6,9 +6,9 @@
 #include <sys/mman.h>
 
 struct eng_states {
-    uint32_t n, slots;
-    size_t bytes;
-    uint8_t *pool;
+    uint32_t n, slots, snapshots;
+    size_t bytes, snapshot_bytes;
+    uint8_t *pool, *room; /* of slots, group by group; of snapshots */
     struct krn_states g[];
 };
 
@@ -43,17 +43,31 @@ uint64_t eng_states_bytes(const struct eng_plan *p, enum krn_type kv, uint32_t s
     return sum;
 }
 
-int eng_states_open(eng_states **out, const struct eng_plan *p, enum krn_type kv, uint32_t slots, struct err *e)
+uint64_t eng_states_snapshot_bytes(const struct eng_plan *p, enum krn_type kv)
 {
-    uint64_t bytes = eng_states_bytes(p, kv, slots), at = 0;
+    uint64_t sum = 0;
+
+    for (uint32_t i = 0; i < p->n_recurrent; i++) {
+        struct krn_state_layout l;
+        if (!group_layout(&p->recurrent[i], kv, &l) || __builtin_add_overflow(sum, (uint64_t)krn_state_kept_bytes(&l), &sum))
+            return 0;
+    }
+    return sum;
+}
+
+int eng_states_open(eng_states **out, const struct eng_plan *p, enum krn_type kv, uint32_t slots, uint32_t snapshots, struct err *e)
+{
+    uint64_t own = eng_states_bytes(p, kv, slots), one = eng_states_snapshot_bytes(p, kv), kept, bytes, at = 0;
     *out = NULL;
-    if (bytes == UINT64_MAX)
+    if (own == UINT64_MAX || __builtin_mul_overflow(one, (uint64_t)snapshots, &kept) || __builtin_add_overflow(own, kept, &bytes))
         return err_set(e, ERR_UNSUPPORTED, "recurrent state $%s: no possible layout", p->recurrent[0].state);
     eng_states *s = calloc(1, sizeof *s + p->n_recurrent * sizeof s->g[0]);
     if (!s)
         return err_set(e, ERR_NOMEM, "recurrent states");
     s->n = p->n_recurrent;
     s->slots = slots;
+    s->snapshots = snapshots;
+    s->snapshot_bytes = (size_t)one;
     s->bytes = (size_t)bytes;
     if (bytes) {
         void *m = mmap(NULL, s->bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -68,6 +82,7 @@ int eng_states_open(eng_states **out, const struct eng_plan *p, enum krn_type kv
         s->g[i].base = s->pool + at;
         at += (uint64_t)s->g[i].layout.slot_bytes * slots;
     }
+    s->room = s->pool + at;
     *out = s;
     return ERR_OK;
 }
@@ -101,40 +116,27 @@ uint32_t eng_states_guesses_max(const eng_states *s, uint32_t pos)
     return room;
 }
 
-uint64_t eng_states_snapshot_bytes(const eng_states *s)
+uint8_t *eng_states_snapshot(const eng_states *s, uint32_t i)
 {
-    uint64_t n = 0;
-    for (uint32_t i = 0; i < s->n; i++)
-        n += krn_state_kept_bytes(&s->g[i].layout);
-    return n;
+    assert(i < s->snapshots);
+    return s->room + i * s->snapshot_bytes;
 }
 
-/* Between the slot and a snapshot: matrices whole, of rows those of the last `keep` positions, oldest first. Rows before
- * position 0 are zeros. */
-static void copy(const eng_states *s, uint32_t slot, uint32_t pos, uint8_t *snap, bool save)
+/* Rows before position 0 are never read. */
+void eng_states_load(eng_states *s, uint32_t slot, uint32_t pos, const uint8_t *snap)
 {
     assert(slot < s->slots && pos % KRN_TILE == 0);
     for (uint32_t i = 0; i < s->n; i++) {
         const struct krn_state_layout *l = &s->g[i].layout;
-        for (uint32_t layer = 0; layer < l->n_layers; layer++) {
+        for (uint32_t layer = 0; layer < l->n_layers; layer++, snap += l->kept_layer_bytes) {
             uint8_t *at = s->g[i].base + slot * l->slot_bytes + layer * l->layer_bytes;
             for (const struct krn_state_field *f = l->field; f < l->field + l->n_fields; f++) {
                 bool rows = f->n_dims == 2;
                 size_t one = rows ? (size_t)f->cols * (f->type == KRN_F32 ? 4 : 2) : (size_t)f->heads * f->dk * f->dv * sizeof(float);
-                for (uint32_t k = rows ? f->keep : 1; k > 0; k--, snap += one) {
-                    uint8_t *live = at + f->offset + (rows ? (pos - k) % KRN_STATE_ROWS * one : 0);
-                    if (rows && k > pos)
-                        save ? memset(snap, 0, one) : NULL;
-                    else
-                        save ? memcpy(snap, live, one) : memcpy(live, snap, one);
-                }
+                for (uint32_t k = 0, n = rows ? f->keep : 1; k < n; k++)
+                    if (!rows || n - k <= pos)
+                        memcpy(at + f->offset + (rows ? (pos - n + k) % KRN_STATE_ROWS * one : 0), snap + f->kept_offset + k * one, one);
             }
         }
     }
-}
-
-void eng_states_save(const eng_states *s, uint32_t slot, uint32_t pos, void *dst) { copy(s, slot, pos, dst, true); }
-void eng_states_load(eng_states *s, uint32_t slot, uint32_t pos, const void *src)
-{
-    copy(s, slot, pos, (uint8_t *)(uintptr_t)src, false);
 }

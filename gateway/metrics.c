@@ -92,7 +92,12 @@ static void put_engine(const struct gw_engine_stats *s, struct buf *b)
     put(b, "counter", "prefix_lookups_total", "Prompts looked up in the prefix index: once for each admission to a slot.", e->prefix_lookups);
     put(b, "counter", "prefix_hits_total", "Of those, the ones that found pages.", e->prefix_hits);
     put(b, "counter", "prefix_tokens_total", "Tokens found there and not computed.", e->prefix_tokens);
-    put(b, "counter", "prefix_evictions_total", "Pages dropped from the index for want of room.", e->prefix_evictions);
+    put(b, "counter", "prefix_evictions_total", "Pages and snapshots dropped from the index for want of room.", e->prefix_evictions);
+    put(b, "gauge", "snapshots", "Snapshots of recurrent states that later prompts can go on from.", e->snapshots);
+    put(b, "gauge", "snapshots_max", "Snapshots that there is room for.", e->snapshots_max);
+    put(b, "gauge", "snapshot_bytes", "Bytes of that room.", e->snapshot_bytes);
+    put(b, "counter", "snapshots_taken_total", "Snapshots put into the prefix index.", e->snapshots_taken);
+    put(b, "counter", "snapshots_restored_total", "Sequences that went on from one.", e->snapshots_restored);
     put(b, "gauge", "kv_bytes", "Bytes of the KV pools.", e->kv_bytes);
     put(b, "gauge", "weight_bytes", "Bytes of memory that weights take: what stays, and the window and buffers through which the rest passes.", e->weight_bytes);
     put(b, "gauge", "weight_sweep_bytes", "Bytes of weights that pass through that window in every step.", e->weight_sweep_bytes);

@@ -54,6 +54,7 @@ struct krn_step {
     const struct krn_states *states; /* [n_states] recurrent groups */
     const uint32_t *slots;         /* [n_seqs] where each sequence's state lies: slot * slot_bytes; no two alike */
     const struct krn_portion *portion; /* for a list of one EXPERTS call; NULL: all of its experts are leased */
+    const struct krn_snapshot *snapshots; uint32_t n_snapshots; /* by sequence, then by position */
 };
 
 struct krn_backend_config {

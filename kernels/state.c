@@ -4,6 +4,12 @@
 static bool mul(size_t *acc, size_t by) { return !__builtin_mul_overflow(*acc, by, acc); }
 static bool put(size_t *at, size_t n) { return !__builtin_add_overflow(*at, n, at) && !__builtin_add_overflow(*at, (size_t)63, at) && (*at &= ~(size_t)63, true); }
 
+/* After all else was found to fit: nothing here is larger. */
+static size_t kept(const struct krn_state_field *f)
+{
+    return f->n_dims == 3 ? (size_t)f->heads * f->dk * f->dv * sizeof(float) : (size_t)f->keep * f->cols * (f->type == KRN_F32 ? 4 : 2);
+}
+
 static bool matrix(struct krn_state_field *f, size_t *at)
 {
     size_t s = sizeof(float), tile = sizeof(float) * KRN_TILE, sum;
@@ -26,19 +32,15 @@ static bool rows(struct krn_state_field *f, size_t *at)
 bool krn_state_layout_init(struct krn_state_layout *l)
 {
     size_t at = 0;
+    l->kept_layer_bytes = 0;
     if (!l->n_layers || l->n_fields > KRN_STATE_FIELDS) return false;
-    for (uint32_t i = 0; i < l->n_fields; i++)
-        if (!(l->field[i].n_dims == 3 ? matrix(&l->field[i], &at) : l->field[i].n_dims == 2 && rows(&l->field[i], &at))) return false;
+    for (struct krn_state_field *f = l->field; f < l->field + l->n_fields; f++) {
+        if (!(f->n_dims == 3 ? matrix(f, &at) : f->n_dims == 2 && rows(f, &at))) return false;
+        f->kept_offset = l->kept_layer_bytes;
+        l->kept_layer_bytes += kept(f);
+    }
     l->layer_bytes = l->slot_bytes = at;
     return mul(&l->slot_bytes, l->n_layers);
 }
 
-size_t krn_state_kept_bytes(const struct krn_state_layout *l)
-{
-    size_t n = 0;
-    for (uint32_t i = 0; i < l->n_fields; i++) {
-        const struct krn_state_field *f = &l->field[i];
-        n += f->n_dims == 3 ? (size_t)f->heads * f->dk * f->dv * sizeof(float) : (size_t)f->keep * f->cols * (f->type == KRN_F32 ? 4 : 2);
-    }
-    return n * l->n_layers;
-}
+size_t krn_state_kept_bytes(const struct krn_state_layout *l) { return l->kept_layer_bytes * l->n_layers; }

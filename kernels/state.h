@@ -21,17 +21,21 @@ struct krn_state_field {
     uint32_t keep, cols;        /* rows: taps - 1 */
     enum krn_type type;         /* rows: F32, F16 or BF16 */
     size_t offset, tile_offset; /* bytes from the layer's start; of the open tile's rows */
+    size_t kept_offset;         /* in a snapshot, from the layer's start there */
 };
 struct krn_state_layout {
     uint32_t n_layers, n_fields;
     struct krn_state_field field[KRN_STATE_FIELDS];
-    size_t layer_bytes, slot_bytes;
+    size_t layer_bytes, slot_bytes, kept_layer_bytes;
 };
 /* Fills offsets and sizes from the rest; false on overflow or an impossible value. */
 bool krn_state_layout_init(struct krn_state_layout *l);
-/* Bytes of all layers' fields without the open tile: what is kept at the end of a tile. */
+/* A snapshot: what is to be kept at the end of a tile, group by group, a group layer by layer, nothing between. Of a matrix S, of rows
+ * those of the last taps - 1 positions, oldest first, zeros before position 0. Bytes of one group's part: */
 size_t krn_state_kept_bytes(const struct krn_state_layout *l);
 
 /* One recurrent group this step. */
 struct krn_states { uint8_t *base; struct krn_state_layout layout; };
+/* A snapshot to take in the step: of its sequence `seq`, when that one has seen pos tokens, a multiple of KRN_TILE within the step. */
+struct krn_snapshot { uint32_t seq, pos; uint8_t *to; };
 #endif

@@ -3,7 +3,7 @@
 #include "tests/support/alloc_fail.h"
 #include "tests/support/suite.h"
 
-enum { PAGE = 16, CTX = 256, SLOTS = 4, CHUNK = 32, WINDOW = 40 };
+enum { PAGE = 16, CTX = 256, SLOTS = 4, CHUNK = 32, WINDOW = 40, SNAPSHOTS = 3 };
 static const uint16_t layers_full[] = {0, 2}, layers_win[] = {1};
 static struct eng_kv_group groups[] = {
     {.state = "kv", .heads = 2, .dim_k = 16, .dim_v = 16, .layers = layers_full, .n_layers = 2},
@@ -22,7 +22,7 @@ static void open_rig(struct rig *r, struct eng_plan *p, uint64_t bytes_max)
     struct eng_kv_config c = {.type = KRN_F32, .page_tokens = PAGE, .slots = SLOTS, .ctx = CTX, .chunk = CHUNK, .bytes_max = bytes_max ? bytes_max : 1 << 24};
     *r = (struct rig){0};
     OK(eng_kv_open(&r->kv, p, &c, &e));
-    OK(eng_prefix_open(&r->x, p, r->kv, &scope, SLOTS, &e));
+    OK(eng_prefix_open(&r->x, p, r->kv, &scope, SLOTS, p->n_recurrent ? SNAPSHOTS : 0, &e));
     for (uint32_t i = 0; i < SLOTS; i++)
         OK(eng_prefix_scope(r->x, "default", false, &r->c[i], &e));
 }
@@ -248,14 +248,75 @@ START_TEST(any)
 }
 END_TEST
 
+/* With recurrent layers a prefix ends at a snapshot; snapshots leave by age, or with their page. */
+START_TEST(snapshots)
+{
+    static struct rig r;
+    static struct eng_recurrent state = {.state = "s"};
+    struct eng_plan p = {.kv = groups, .n_kv = 1, .recurrent = &state, .n_recurrent = 1};
+    struct eng_kv_config c = {.type = KRN_F32, .page_tokens = PAGE, .slots = SLOTS, .ctx = CTX, .chunk = CHUNK};
+    struct eng_prefix_stats st;
+    uint32_t n[SNAPSHOTS];
+    open_rig(&r, &p, eng_kv_bytes(&p, &c, 1)); /* 16 pages */
+    for (uint32_t s = 0; s < SLOTS; s++)
+        text(&r, s, 100, 1000 * (int32_t)s);
+    ck_assert_uint_eq(start(&r, 0, 150), 0);
+    ck_assert_int_eq(grow(&r, 0, 150), ERR_OK);
+    ck_assert_uint_eq(eng_prefix_match(r.x, &r.c[1], r.tokens[1], 150), 0);
+    ck_assert_uint_eq(eng_prefix_reach(r.x), 96);           /* pages alone would do */
+    for (uint32_t i = 0; i < SNAPSHOTS; i++)
+        ck_assert_uint_ne(n[i] = eng_prefix_snapshot_take(r.x), ENG_NO_SNAPSHOT);
+    ck_assert_uint_eq(eng_prefix_snapshot_take(r.x), ENG_NO_SNAPSHOT); /* those under way do not leave */
+    ck_assert(eng_prefix_snapshot_put(r.x, &r.c[0], 48, n[0]) && eng_prefix_snapshot_put(r.x, &r.c[0], 144, n[1]));
+    ck_assert(!eng_prefix_snapshot_put(r.x, &r.c[0], 48, n[2]));       /* one is there */
+    n[2] = eng_prefix_snapshot_take(r.x);
+    ck_assert(!eng_prefix_snapshot_put(r.x, &r.c[0], 160, n[2]));      /* no such page */
+    n[2] = eng_prefix_snapshot_take(r.x);
+    ck_assert(!eng_prefix_snapshot_put(r.x, &r.c[0], 50, n[2]));       /* not the end of one */
+    ck_assert_uint_eq(start(&r, 1, 150), 48);
+    ck_assert_uint_eq(eng_prefix_reach(r.x), 96);
+    ck_assert_uint_eq(eng_prefix_snapshot_get(r.x, &r.c[1], 48), n[0]);
+    ck_assert_uint_eq(eng_prefix_snapshot_get(r.x, &r.c[1], 32), ENG_NO_SNAPSHOT);
+    ck_assert_uint_eq(eng_prefix_snapshot_get(r.x, &r.c[1], 144), ENG_NO_SNAPSHOT);
+    eng_prefix_release(r.x, &r.c[1], 1);
+    eng_prefix_release(r.x, &r.c[0], 0);
+    ck_assert_uint_eq(start(&r, 0, 150), 144);
+    ck_assert_uint_eq(eng_prefix_snapshot_pull(r.x, &r.c[0], 144), n[1]);
+    ck_assert_uint_eq(eng_prefix_snapshot_pull(r.x, &r.c[0], 144), ENG_NO_SNAPSHOT);
+    ck_assert(eng_prefix_snapshot_put(r.x, &r.c[0], 96, n[1]));
+    eng_prefix_snapshot_get(r.x, &r.c[0], 48);              /* used later than the one at 96 */
+    n[2] = eng_prefix_snapshot_take(r.x);                   /* the last free one */
+    eng_prefix_snapshot_give(r.x, n[2]);
+    ck_assert_uint_eq(eng_prefix_snapshot_take(r.x), n[2]);
+    ck_assert(eng_prefix_snapshot_put(r.x, &r.c[0], 16, n[2]));
+    ck_assert_uint_eq(eng_prefix_snapshot_take(r.x), n[1]); /* the oldest */
+    eng_prefix_snapshot_give(r.x, n[1]);
+    eng_prefix_release(r.x, &r.c[0], 0);
+    eng_prefix_stats(r.x, &st);
+    ck_assert(st.snapshots == 2 && st.evictions == 1);
+    ck_assert_uint_eq(start(&r, 3, 150), 48);
+    eng_prefix_release(r.x, &r.c[3], 3);
+    text(&r, 2, 0, 9000);                                   /* takes all pages: snapshots go with theirs */
+    start(&r, 2, CTX);
+    ck_assert_int_eq(grow(&r, 2, CTX), ERR_OK);
+    eng_prefix_stats(r.x, &st);
+    ck_assert_uint_eq(st.snapshots, 0);
+    for (uint32_t i = 0; i < SNAPSHOTS; i++)
+        ck_assert_uint_ne(eng_prefix_snapshot_take(r.x), ENG_NO_SNAPSHOT);
+    eng_prefix_release(r.x, &r.c[2], 2);
+    close_rig(&r);
+}
+END_TEST
+
 START_TEST(errors)
 {
     struct rig r = {0};
     struct eng_kv_config c = {.type = KRN_F32, .page_tokens = PAGE, .slots = SLOTS, .ctx = CTX, .chunk = CHUNK, .bytes_max = 1 << 24};
     struct eng_recurrent state = {.state = "s"};
     struct eng_plan with_state = {.kv = groups, .n_kv = 1, .recurrent = &state, .n_recurrent = 1}, none = {0};
-    ck_assert(eng_prefix_possible(&plans[0]) && !eng_prefix_possible(&with_state) && !eng_prefix_possible(&none));
-    ck_assert_uint_eq(eng_prefix_bytes(&with_state, &c), 0);
+    ck_assert(eng_prefix_possible(&plans[0], 0) && !eng_prefix_possible(&with_state, 0) && eng_prefix_possible(&with_state, 1) && !eng_prefix_possible(&none, 1));
+    ck_assert_uint_eq(eng_prefix_bytes(&with_state, &c, 0), 0);
+    ck_assert_uint_gt(eng_prefix_bytes(&with_state, &c, 5), eng_prefix_bytes(&plans[0], &c, 0));
     if (!alloc_fail_works()) {
         puts("SKIP prefix: allocations are not made to fail under a sanitizer");
         return;
@@ -264,7 +325,7 @@ START_TEST(errors)
     bool failed = true;
     for (unsigned long n = 0; failed; n++) {
         alloc_fail_at(n);
-        int rc = eng_prefix_open(&r.x, &plans[1], r.kv, &scope, SLOTS, &e);
+        int rc = eng_prefix_open(&r.x, &plans[1], r.kv, &scope, SLOTS, SNAPSHOTS, &e);
         failed = alloc_fail_end();
         ck_assert_int_eq(rc, failed ? ERR_NOMEM : ERR_OK);
         ck_assert((r.x == NULL) == failed);
@@ -281,6 +342,7 @@ int main(void)
     tcase_add_loop_test(t, join, 0, 3);
     tcase_add_test(t, limits);
     tcase_add_loop_test(t, tenants, 0, 3);
+    tcase_add_test(t, snapshots);
     tcase_add_loop_test(t, any, 0, 12);
     tcase_add_test(t, errors);
     suite_add_tcase(s, t);

@@ -202,24 +202,82 @@ START_TEST(spaces)
 }
 END_TEST
 
-/* A recurrent state is in no page: every prompt is computed whole. */
+/* Recurrent layers: prompts go on from snapshots, in chunks of 1, 7, 64 and whole, alone and eight at once, with pages of 16 and 64;
+ * again; then conversations that go on; with few pages and snapshots, where sequences lose their slots. */
+enum { LONG = 150, TALKS = 8 };
+static void say(struct box *b, uint64_t id, uint32_t k, const struct req *before)
+{
+    struct err e = {0};
+    int32_t ids[LONG + TOKENS + 8];
+    uint32_t n = LONG - 7 * (k % 4), shared = k % 4 == 0 ? 0 : 70 + 10 * (k % 3);
+    for (uint32_t i = 0; i < n; i++)
+        ids[i] = 3 + (int32_t)((i * 37 + i * i * 11 + (i < shared ? 0 : (k % 7) * 101)) % 250);
+    for (uint32_t i = 0; before && i < before->n; i++)
+        ids[n++] = before->ids[i];
+    for (uint32_t i = 0; before && i < 8; i++)
+        ids[n++] = 5 + (int32_t)i;
+    struct eng_request r = {.id = id, .ids = ids, .n_ids = n, .max_tokens = before ? 5 : 40, .ignore_eos = true, .logprobs = true, .top_logprobs = 5,
+                            .sampling = {.temperature = k % 2 ? 0.9f : 0.0f, .top_p = 0.95f, .seed = k}};
+    OK(eng_submit(b->g, &r, &e));
+}
+
 START_TEST(recurrent)
 {
-    static struct req ref[MAX];
+    static const struct { uint32_t page, chunk, seqs; bool together, little; } v[] = {
+        {16, 1, 1, false, false}, {64, 7, 1, false, false}, {16, 64, 8, true, false}, {64, 192, 8, true, false}, {16, 32, 8, true, true}};
+    static struct req ref[2 * TALKS];
     static struct box b;
     struct eng_config c = conf(4);
     struct eng_stats st;
-    cold(4, 4, ref);
+    if (SUITE_SLOW && _i < 4)
+        return;
+    c.ctx = 256;
+    c.seqs = 8;
+    c.prefix_off = true;
     open_box(&b, &c);
-    for (uint32_t id = 0; id < 8; id++)
-        submit(&b, id, id % 4, NULL, NULL, 0);
-    for (uint32_t id = 0; id < 8; id++) {
-        wait_done(&b, id);
-        same(&ref[id % 4], 0, &b.r[id], "recurrent", id % 4);
-        ck_assert_uint_eq(b.r[id].usage.cached_tokens, 0);
+    for (uint32_t k = 0; k < 2 * TALKS; k++) {
+        say(&b, k, k % TALKS, k < TALKS ? NULL : &ref[k - TALKS]);
+        wait_done(&b, k);
+        ref[k] = b.r[k];
     }
     eng_stats(b.g, &st);
-    ck_assert(!st.prefix_hits && !st.prefix_pages);
+    ck_assert(!st.prefix_hits && !st.snapshots_taken && !st.snapshots_max);
+    eng_close(b.g);
+    c.prefix_off = false;
+    c.page_tokens = v[_i].page;
+    c.chunk = v[_i].chunk;
+    c.seqs = v[_i].seqs;
+    if (v[_i].little) { /* pages of three sequences, less two snapshots or three */
+        struct eng_prediction p;
+        struct err e = {0};
+        OK(eng_predict(&c, &p, &e));
+        c.ram_max = p.weight_slot_bytes + p.activation_bytes + p.state_bytes + 3 * p.kv_seq_bytes;
+        c.ram_max += 3 * p.snapshot_bytes / p.snapshots;
+    }
+    open_box(&b, &c);
+    for (uint32_t round = 0, id = 0; round < 3; round++) {
+        for (uint32_t k = 0; k < TALKS; k++) {
+            say(&b, id + k, k, round < 2 ? NULL : &ref[k]);
+            if (!v[_i].together)
+                wait_done(&b, id + k);
+        }
+        for (uint32_t k = 0; k < TALKS; k++, id++) {
+            wait_done(&b, id);
+            const struct eng_usage *u = &b.r[id].usage;
+            uint32_t whole = (u->prompt_tokens - 1) / c.page_tokens * c.page_tokens;
+            same(&ref[round < 2 ? k : TALKS + k], 0, &b.r[id], round == 0 ? "recurrent" : round == 1 ? "again" : "a conversation", k);
+            ck_assert(u->cached_tokens % c.page_tokens == 0 && u->cached_tokens <= whole);
+            if (round == 1 && c.seqs == TALKS && !v[_i].little) /* else there is room for some of their snapshots */
+                ck_assert_uint_eq(u->cached_tokens, whole);
+            if (round == 2 && c.seqs == TALKS && !v[_i].little) /* up to the last page of the answer's known tokens */
+                ck_assert_uint_ge(u->cached_tokens, (LONG - 7 * (k % 4) + 39) / c.page_tokens * c.page_tokens);
+        }
+    }
+    do
+        eng_stats(b.g, &st);
+    while (st.kv_pages_used);
+    ck_assert(st.prefix_hits && st.snapshots_taken >= st.snapshots && st.snapshots_restored == st.prefix_hits && st.snapshots <= st.snapshots_max);
+    ck_assert(!v[_i].little || (st.snapshots_max && st.snapshots_max < c.seqs && st.prefix_evictions));
     eng_close(b.g);
 }
 END_TEST
@@ -234,7 +292,7 @@ int main(void)
     tcase_add_loop_test(t, together, 0, 8);
     tcase_add_loop_test(t, under_way, 0, 8);
     tcase_add_test(t, paused);
-    tcase_add_test(t, recurrent);
+    tcase_add_loop_test(t, recurrent, 0, 5);
     tcase_add_loop_test(t, spaces, 0, 4);
     suite_add_tcase(s, t);
     SRunner *r = srunner_create(s);

@@ -21,6 +21,12 @@ static void tokens_of(int32_t *t, uint32_t who, uint32_t n)
 {
     for (uint32_t i = 0; i < n; i++) t[i] = (int32_t)((i * 37 + who * 101 + i * i % 61) % 400);
 }
+/* Tokens [from, to) in one step, a snapshot at `at` on the way. */
+static void take(eng_session *s, uint32_t slot, const int32_t *t, uint32_t from, uint32_t to, uint32_t at, uint8_t *snap)
+{
+    struct eng_part part = {.slot = slot, .pos0 = from, .n = to - from, .tokens = t + from, .picks = ENG_PICK_LAST, .snapshot = snap, .snapshot_pos = at};
+    OK(eng_session_step(s, &part, 1, NULL, NULL, &e));
+}
 /* Tokens [from, to) in chunks; the last row's logits. */
 static void feed(eng_session *s, uint32_t slot, const int32_t *t, uint32_t from, uint32_t to, uint32_t chunk, float *logits)
 {
@@ -76,26 +82,35 @@ START_TEST(company)
 }
 END_TEST
 
-/* Snapshots at the end of tiles: after other tokens, after another sequence in the slot, the same bits again. */
+/* Snapshots at the end of tiles, of steps that end there and that go on: after other tokens, after another sequence in the slot, the
+ * same bits again. */
 START_TEST(snapshot)
 {
-    eng_session *s = open_model(models[0], KRN_ISA_AUTO, 2, 16, _i ? KRN_BF16 : KRN_F32);
+    enum krn_type kv = _i ? KRN_BF16 : KRN_F32;
+    eng_session *s = open_model(models[0], KRN_ISA_AUTO, 2, 16, kv);
     struct eng_states *st = eng_session_states(s);
     uint32_t vocab = eng_session_model(s)->plan->vocab;
     int32_t t[N], other[N];
     float *want = malloc(vocab * 4), *got = malloc(vocab * 4);
     tokens_of(t, 1, N);
     tokens_of(other, 2, N);
-    size_t bytes = eng_states_snapshot_bytes(st);
+    size_t bytes = eng_states_snapshot_bytes(eng_session_model(s)->plan, kv);
     ck_assert_uint_gt(bytes, 0);
     static const uint32_t at[] = {16, 64, 144};
-    uint8_t *snap[3];
+    uint8_t *snap[3], *again = malloc(bytes);
     for (int i = 0; i < 3; i++) {
-        feed(s, 2, t, i ? at[i - 1] : 0, at[i], 13, want);
+        uint32_t from = i ? at[i - 1] : 0;
         ck_assert((snap[i] = malloc(bytes)) != NULL);
-        eng_states_save(st, 2, at[i], snap[i]);
+        feed(s, 2, t, from, at[i] - 3, 13, want);
+        take(s, 2, t, at[i] - 3, at[i], at[i], snap[i]);
     }
     feed(s, 2, t, 144, N, CHUNK, want);
+    for (int i = 0; i < 3; i++) { /* in the middle of a long step; the state of another slot does not matter */
+        memset(again, 0xAA, bytes);
+        take(s, 6, t, 0, N, at[i], again);
+        ck_assert_msg(!memcmp(again, snap[i], bytes), "snapshot at %u in a step of %u", at[i], N);
+        eng_session_drop(s, 6);
+    }
     for (int i = 2; i >= 0; i--) { /* pages up to at[i] are still the sequence's: only what came later is computed anew */
         eng_states_load(st, 2, at[i], snap[i]);
         feed(s, 2, t, at[i], N, 7 + 40 * (uint32_t)i, got);
@@ -108,10 +123,15 @@ START_TEST(snapshot)
     eng_states_load(st, 2, at[1], snap[1]);
     feed(s, 2, t, at[1], N, 1, got);
     ck_assert(rows_equal(want, got, vocab));
-    uint8_t *again = malloc(bytes);
-    eng_states_load(st, 2, at[2], snap[2]);
-    eng_states_save(st, 2, at[2], again);
+    eng_states_load(st, 2, at[1], snap[1]);
+    take(s, 2, t, at[1], N, at[2], again); /* of a sequence that went on from one itself */
     ck_assert(!memcmp(again, snap[2], bytes));
+    static const uint32_t wrong[] = {0, 64, 140, 160};
+    for (int i = 0; i < 4; i++) {
+        struct eng_part part = {.slot = 2, .pos0 = 64, .n = N - 64, .tokens = t + 64, .snapshot = again, .snapshot_pos = wrong[i]};
+        ck_assert_int_eq(eng_session_step(s, &part, 1, NULL, NULL, &e), ERR_INVALID);
+        ck_assert_ptr_nonnull(strstr(e.msg, "is not at the end of a tile"));
+    }
     free(again);
     for (int i = 0; i < 3; i++) free(snap[i]);
     free(want);
@@ -159,14 +179,15 @@ START_TEST(sizes)
 {
     eng_session *s = open_model(models[0], KRN_ISA_C, 1, 64, KRN_BF16), *d = open_model(models[1], KRN_ISA_C, 1, 64, KRN_BF16);
     const struct eng_plan *p = eng_session_model(s)->plan, *q = eng_session_model(d)->plan;
-    ck_assert_uint_eq(eng_states_snapshot_bytes(eng_session_states(s)), eng_plan_state_bytes_per_seq(p));
+    ck_assert_uint_eq(eng_states_snapshot_bytes(p, KRN_BF16), eng_plan_state_bytes_per_seq(p));
     ck_assert_uint_gt(eng_states_bytes(p, KRN_BF16, 1), eng_plan_state_bytes_per_seq(p));
     ck_assert_uint_eq(eng_states_bytes(p, KRN_BF16, 3), 3 * eng_states_bytes(p, KRN_BF16, 1));
     ck_assert_uint_gt(eng_states_bytes(p, KRN_F32, 1), eng_states_bytes(p, KRN_BF16, 1));
     ck_assert_uint_eq(eng_states_bytes(p, KRN_F32, UINT32_MAX) >= eng_states_bytes(p, KRN_F32, 1), 1);
     ck_assert_uint_eq(eng_states_guesses_max(eng_session_states(d), 5), UINT32_MAX);
     ck_assert_uint_eq(eng_states_bytes(q, KRN_F32, 8), 0);
-    ck_assert_uint_eq(eng_states_snapshot_bytes(eng_session_states(d)), 0);
+    ck_assert_uint_gt(eng_states_snapshot_bytes(p, KRN_F32), eng_states_snapshot_bytes(p, KRN_BF16));
+    ck_assert_uint_eq(eng_states_snapshot_bytes(q, KRN_F32), 0);
     eng_session_close(s);
     eng_session_close(d);
 }
