@@ -1,10 +1,9 @@
-/* SHA-256 from libcrypto: EVP for whole messages; its SHA256_* for incremental ones, since EVP allocates with every digest begun and
- * ids of KV pages are made where nothing may allocate. The table hash multiplies 64x64 -> 128 and folds, 16 bytes a round. */
+/* SHA-256 from libcrypto's SHA256_*: EVP allocates with every digest begun, costs more than a short message does, and ids of KV pages are
+ * made where nothing may allocate. The table hash multiplies 64x64 -> 128 and folds, 16 bytes a round. */
 #include "base/hash.h"
 
 #define OPENSSL_SUPPRESS_DEPRECATED
 #include <openssl/crypto.h>
-#include <openssl/evp.h>
 #include <openssl/sha.h>
 #include <pthread.h>
 #include <stdlib.h>
@@ -20,20 +19,12 @@ static void must(int ok)
         abort();
 }
 
-static const EVP_MD *md_sha256;
-static pthread_once_t md_once = PTHREAD_ONCE_INIT;
-static void md_fetch(void) { md_sha256 = EVP_MD_fetch(NULL, "SHA256", NULL); }
-
-/* Looked up once for the life of the process: EVP_sha256() alone is looked up again by every digest. */
-static const EVP_MD *sha256(void)
-{
-    pthread_once(&md_once, md_fetch);
-    return md_sha256 ? md_sha256 : EVP_sha256();
-}
-
 void hash_sha256(const void *p, size_t n, uint8_t out[HASH_BYTES])
 {
-    must(EVP_Digest(n ? p : "", n, out, NULL, sha256(), NULL));
+    SHA256_CTX md;
+    must(SHA256_Init(&md));
+    must(SHA256_Update(&md, n ? p : "", n));
+    must(SHA256_Final(out, &md));
 }
 
 hash_ctx *hash_new(void)
