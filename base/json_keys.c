@@ -62,7 +62,7 @@ int64_t json_keys_add(struct json_keys *k, const char *s, size_t n)
     if (count >= UINT32_MAX - 1)
         return -2;
     if (k->n == k->cap) {
-        size_t cap = k->cap ? 2 * k->cap : 64;
+        size_t cap = k->cap ? 2 * k->cap : 32;
         void *p = realloc(k->v, cap * sizeof *k->v);
         if (!p)
             return -2;

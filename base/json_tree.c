@@ -94,7 +94,7 @@ static bool tmp_room(struct builder *b)
 {
     if (b->n < b->cap)
         return true;
-    size_t cap = b->cap ? 2 * b->cap : 64;
+    size_t cap = b->cap ? 2 * b->cap : 32; /* below a kilobyte: what malloc has at hand */
     void *p = realloc(b->tmp, cap * sizeof *b->tmp);
     if (!p)
         return false;

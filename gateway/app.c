@@ -378,13 +378,14 @@ static void on_request(void *ctx, gw_exchange *x, const struct gw_request *r)
 {
     static const char alive[] = "{\"status\":\"ok\"}";
     struct gw_app *a = ctx;
+    gw_tenant *tenant = gw_exchange_owner(x); /* whose key came with the head */
     switch (route_of(r->path)) {
-    case GW_ROUTE_CHAT: gw_chat_start(a, &gw_api_chat, x, r, gw_app_tenant(a, r)); break;
-    case GW_ROUTE_MESSAGES: gw_chat_start(a, &gw_api_messages, x, r, gw_app_tenant(a, r)); break;
+    case GW_ROUTE_CHAT: gw_chat_start(a, &gw_api_chat, x, r, tenant); break;
+    case GW_ROUTE_MESSAGES: gw_chat_start(a, &gw_api_messages, x, r, tenant); break;
     case GW_ROUTE_COUNT:
     case GW_ROUTE_TOKENIZE:
-    case GW_ROUTE_DETOKENIZE: gw_small_start(a, route_of(r->path), x, gw_app_tenant(a, r)); break;
-    case GW_ROUTE_COMPLETIONS: gw_chat_start(a, &gw_api_completions, x, r, gw_app_tenant(a, r)); break;
+    case GW_ROUTE_DETOKENIZE: gw_small_start(a, route_of(r->path), x, tenant); break;
+    case GW_ROUTE_COMPLETIONS: gw_chat_start(a, &gw_api_completions, x, r, tenant); break;
     case GW_ROUTE_MODELS: answer_models(a, x); break;
     case GW_ROUTE_MODEL: answer_model(a, x, r->path + 11); break;
     case GW_ROUTE_READY: answer_ready(a, x); break;

@@ -45,7 +45,6 @@ void gw_chat_unref(struct gw_chat *c)
     free(c->stops);
     arena_free(&c->kept);
     gw_call_grammar_free(&c->calls_grammar);
-    arena_free(&c->mem);
     eng_ids_free(&c->ids);
     gw_served_unref(c->served);
     pthread_mutex_destroy(&c->lock);
@@ -287,7 +286,6 @@ static void free_prompt(struct gw_chat *c) /* the engine client has its own copy
 {
     free(c->body);
     c->body = NULL;
-    arena_free(&c->mem);
     eng_ids_free(&c->ids);
     memset(&c->ids, 0, sizeof c->ids);
 }
@@ -392,9 +390,11 @@ static void hand_over(struct gw_chat *c)
         post(c, pump);
 }
 
-static void prepare(void *arg)
+static void prepare(void *arg, struct arena *mem)
 {
     struct gw_chat *c = arg;
+    mem->bytes_max = c->app->cfg.prompt_bytes_max;
+    c->mem = *mem;
     if (atomic_load(&c->gone)) {
         gw_tenant_leave(c->tenant, 0, clock_now_ns());
     } else {
@@ -402,6 +402,8 @@ static void prepare(void *arg)
         admit(c);
     }
     free_prompt(c);
+    *mem = c->mem;
+    c->mem = (struct arena){0};
     hand_over(c);
     gw_chat_unref(c);
 }
@@ -423,7 +425,6 @@ static struct gw_chat *chat_new(struct gw_app *a, const struct gw_api *api, gw_e
     gw_trace_id(gw_request_header(r, "traceparent"), c->trace);
     c->body = gw_exchange_take_body(x, &c->body_n);
     c->served = gw_engine_served(a->cfg.engine);
-    arena_init(&c->mem, a->cfg.prompt_bytes_max);
     arena_init(&c->kept, a->cfg.prompt_bytes_max);
     pthread_mutex_init(&c->lock, NULL);
     gw_out_id(c->head.id, api->id_prefix);

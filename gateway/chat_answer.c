@@ -8,6 +8,8 @@
 #include "gateway/chat_internal.h"
 #include "gateway/openai_out.h"
 
+#define TEXT_KEPT 1024 /* a token's text; a whole answer's memory goes back */
+
 void gw_chat_end_error(const struct gw_chat *c, const struct gw_stream_event *ev, struct gw_api_error *ae)
 {
     int code = ev->err.code;
@@ -113,6 +115,17 @@ static bool make_piece(struct gw_chat *c, struct gw_choice *k, bool ended, struc
     return !k->toks_out.failed;
 }
 
+/* What was taken is through. Its memory serves again: text is put in by another thread, and memory that one asks for and the other gives
+ * back makes the two wait for each other. */
+static void drop_taken(struct gw_choice *k)
+{
+    if (k->text.cap > TEXT_KEPT)
+        buf_free(&k->text);
+    else
+        buf_reset(&k->text);
+    buf_reset(&k->toks_out);
+}
+
 static void piece_done(struct gw_choice *k, const struct gw_piece *p)
 {
     k->begun = true;
@@ -121,8 +134,7 @@ static void piece_done(struct gw_choice *k, const struct gw_piece *p)
         gw_lp_drop(&k->lp, p->n_lp);
     if (k->calls)
         gw_calls_drop(k->calls);
-    buf_free(&k->text);
-    buf_reset(&k->toks_out);
+    drop_taken(k);
 }
 
 static void answer_error(struct gw_chat *c, const struct gw_api_error *ae)
@@ -136,16 +148,15 @@ static void answer_error(struct gw_chat *c, const struct gw_api_error *ae)
 static void answer_whole(struct gw_chat *c)
 {
     struct gw_api_error ae;
-    struct gw_piece *p = calloc(c->n_choices, sizeof *p);
-    struct buf b;
+    struct gw_piece one, *p = c->n_choices == 1 ? &one : calloc(c->n_choices, sizeof *p);
+    struct buf *b = gw_loop_scratch(c->loop);
     bool ok = p != NULL, memory = true;
-    buf_init(&b, 8 * (size_t)ANSWER_BYTES_MAX);
     for (uint32_t i = 0; i < c->n_choices && ok; i++)
         ok = make_piece(c, &c->choices[i], true, &p[i]);
     if (ok) {
         struct eng_usage u = sum_usage(c);
-        c->api->whole(&b, &c->head, p, c->n_choices, &u);
-        memory = !b.failed;
+        c->api->whole(b, &c->head, p, c->n_choices, &u);
+        memory = !b->failed;
         for (uint32_t i = 0; i < c->n_choices; i++)
             piece_done(&c->choices[i], &p[i]);
     }
@@ -153,7 +164,7 @@ static void answer_whole(struct gw_chat *c)
         gw_metrics_answer(&c->app->metrics, c->api->route, 200);
         struct gw_app_headers h;
         gw_app_headers(&h, c->api->route, c->x, c->tenant);
-        gw_respond(c->x, 200, "application/json", h.h, h.n, b.data, b.len);
+        gw_respond(c->x, 200, "application/json", h.h, h.n, b->data, b->len);
         drop_exchange(c);
     } else if (p && !ok) {
         gw_api_error_set(&ae, 500, "engine_error", NULL, "The answer is longer than this server can hold; ask for a stream.");
@@ -162,18 +173,17 @@ static void answer_whole(struct gw_chat *c)
         gw_api_error_set(&ae, 503, NULL, NULL, "Out of memory while writing the answer.");
         answer_error(c, &ae);
     }
-    free(p);
-    buf_free(&b);
+    if (p != &one)
+        free(p);
 }
 
 /* Writes what was taken; failed: the end of a choice that ended badly. */
 static void write_pieces(struct gw_chat *c, const struct gw_stream_event *failed)
 {
     struct gw_api_error ae;
-    struct buf b;
+    struct buf *b = gw_loop_scratch(c->loop);
     bool lost = false;
     uint32_t finished = 0;
-    buf_init(&b, 8 * (size_t)ANSWER_BYTES_MAX);
     for (uint32_t i = 0; i < c->n_choices && !lost; i++) {
         struct gw_choice *k = &c->choices[i];
         struct gw_piece p;
@@ -181,38 +191,36 @@ static void write_pieces(struct gw_chat *c, const struct gw_stream_event *failed
         if (!k->finished && (k->text.len || k->toks_out.len || ended || k->text.failed)) {
             lost = !make_piece(c, k, ended, &p);
             if (!lost && (p.n || p.n_lp || ended)) {
-                c->api->piece(&b, &c->head, &p);
+                c->api->piece(b, &c->head, &p);
                 piece_done(k, &p);
             } else if (!lost) { /* all of it waits */
-                buf_free(&k->text);
-                buf_reset(&k->toks_out);
+                drop_taken(k);
             }
         }
         finished += k->finished;
     }
     if (failed) {
         gw_chat_end_error(c, failed, &ae);
-        c->api->error(&b, &ae);
+        c->api->error(b, &ae);
     } else if (finished == c->n_choices) {
         struct eng_usage u = sum_usage(c);
-        c->api->end(&b, &c->head, &(struct gw_piece){.ended = true, .finish = c->choices[0].end.finish, .stop = c->choices[0].end.stop,
+        c->api->end(b, &c->head, &(struct gw_piece){.ended = true, .finish = c->choices[0].end.finish, .stop = c->choices[0].end.stop,
                                                                    .calls = c->choices[0].calls ? gw_calls_made(c->choices[0].calls) : 0}, &u);
     }
-    lost |= b.failed;
+    lost |= b->failed;
     bool over = lost || failed || finished == c->n_choices;
-    int rc = !over && b.len ? gw_stream_write(c->x, b.data, b.len) : ERR_OK;
+    int rc = !over && b->len ? gw_stream_write(c->x, b->data, b->len) : ERR_OK;
     if (over) {
         if (finished < c->n_choices)
             gw_chat_cancel(c);
         if (lost) /* a hole in the text must not look like a whole answer */
             gw_abort(c->x);
         else
-            gw_stream_finish(c->x, b.data, b.len); /* the end travels with the last piece */
+            gw_stream_finish(c->x, b->data, b->len); /* the end travels with the last piece */
         drop_exchange(c);
     } else if (rc == ERR_AGAIN) {
         gw_chat_pause(c, true);
     }
-    buf_free(&b);
 }
 
 void gw_chat_break(struct gw_chat *c, const struct gw_api_error *ae)
@@ -245,16 +253,16 @@ void gw_chat_deliver(struct gw_chat *c)
     }
     for (uint32_t i = 0; i < c->n_choices && (c->streaming || ended == c->n_choices); i++) {
         struct gw_choice *k = &c->choices[i];
-        struct buf t = k->toks_out; /* empty: its memory serves again */
+        struct buf text = k->text, toks = k->toks_out; /* empty */
         if (k->finished)
             continue;
         atomic_fetch_sub(&c->app->pending, k->counted);
         k->counted = 0;
         k->end_taken = k->ended; /* all of its text is in what is taken now */
         k->text = k->pend;
-        buf_init(&k->pend, ANSWER_BYTES_MAX);
+        k->pend = text;
         k->toks_out = k->toks;
-        k->toks = t;
+        k->toks = toks;
     }
     pthread_mutex_unlock(&c->lock);
     if (c->streaming) {

@@ -50,7 +50,7 @@ struct gw_chat {
     bool streaming;                /* worker; others, once admitted: the answer is a stream */
 
     char *body; size_t body_n;     /* worker */
-    struct arena mem;
+    struct arena mem;              /* worker: its thread's, while it prepares */
     struct gw_served *served;      /* kept to the end: head points into it */
     struct gw_chat_req req;
     struct eng_ids ids;            /* of all prompts, one after the other */

@@ -152,6 +152,7 @@ static int make_choices(struct gw_chat *c)
         k->prompt = i / c->req.n;
         k->n_prompt = c->prompt_end[k->prompt] - (k->prompt ? c->prompt_end[k->prompt - 1] : 0);
         buf_init(&k->pend, ANSWER_BYTES_MAX);
+        buf_init(&k->text, ANSWER_BYTES_MAX);
         buf_init(&k->toks, ANSWER_BYTES_MAX);
         buf_init(&k->toks_out, ANSWER_BYTES_MAX);
         gw_lp_init(&k->lp, 2 * (size_t)ANSWER_BYTES_MAX);

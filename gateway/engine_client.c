@@ -23,6 +23,7 @@
 #include "gateway/engine_client_internal.h"
 
 #define TICK_MS 100
+#define FRAME_MEMORY_MAX (128u << 20)       /* what a frame of one body can be decoded to, logprobs included */
 #define LINK_BYTES_MAX ((size_t)512 << 20) /* what is owed to the engine; beyond it requests are refused */
 
 
@@ -335,6 +336,7 @@ int gw_engine_open(gw_engine **out, const struct gw_engine_config *cfg, struct e
     buf_init(&g->wire, LINK_BYTES_MAX);
     buf_init(&g->hello, GW_DESCRIPTION_BYTES_MAX);
     buf_init(&g->tmpl, cfg->blob_bytes_max);
+    arena_init(&g->frame_mem, FRAME_MEMORY_MAX);
     arena_init(&g->d_mem, 8 * (size_t)GW_DESCRIPTION_BYTES_MAX);
     if (!(g->address = strdup(cfg->address)) || !(g->base = event_base_new()) || (g->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) < 0 ||
         !(g->wake = event_new(g->base, g->wake_fd, EV_READ | EV_PERSIST, on_wake, g)) || !(g->tick = event_new(g->base, -1, EV_PERSIST, on_tick, g)) ||
@@ -388,6 +390,7 @@ void gw_engine_close(gw_engine *g)
     buf_free(&g->hello);
     buf_free(&g->tmpl);
     arena_free(&g->d_mem);
+    arena_free(&g->frame_mem);
     pthread_cond_destroy(&g->sent);
     pthread_mutex_destroy(&g->lock);
     free(g->address);

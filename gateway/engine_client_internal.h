@@ -74,6 +74,7 @@ struct gw_engine {
 
     struct event *readable, *writable;
     struct eng_frame_reader reader;
+    struct arena frame_mem;             /* what a frame is decoded to: empty between two of them */
     char in[LINE_IN_BYTES];
     uint64_t state_since_ns, heard_ns, pinged_ns;
     uint32_t backoff_ms;

@@ -12,7 +12,8 @@
 
 #define AGAIN_NS (200 * NS_PER_MS) /* between two tries with an engine that is full */
 #define SUBMIT_BYTES_MAX (256u << 20)
-#define TOKENS_MEMORY_MAX (128u << 20) /* what a frame of one body can be decoded to, logprobs included */
+#define SUBMIT_ROOM 512 /* of what is neither ids nor grammar, mostly */
+#define FRAME_MEMORY_KEPT 65536
 
 /* ---- the object ------------------------------------------------------------------------------------------- */
 
@@ -85,81 +86,60 @@ static void stream_free(struct gw_stream *s)
     if (!s)
         return;
     free((void *)s->req.ids);
-    for (uint32_t i = 0; s->req.stops && i < s->req.n_stops; i++)
-        free((void *)s->req.stops[i]);
-    free((void *)s->req.stops);
-    free((void *)s->req.stop_lens);
-    free((void *)s->req.tenant);
-    free((void *)s->req.bias);
-    free((void *)s->req.grammar);
-    free((void *)s->req.grammar_trigger);
     gw_served_unref(s->served);
     free(s);
 }
 
-static bool copy_stops(struct gw_stream *s, const struct eng_request *r)
+/* A stream and all its request points to, except for ids, lie in one block: it is sent again when the engine dies. `at` moves through
+ * the block; every piece begins at a multiple of 8. */
+static size_t place(size_t n) { return (n + 7) & ~(size_t)7; }
+
+static size_t stream_bytes(const struct eng_request *r)
 {
-    char **stops = calloc(r->n_stops ? r->n_stops : 1, sizeof *stops);
-    uint32_t *lens = calloc(r->n_stops ? r->n_stops : 1, sizeof *lens);
-    s->req.stops = (const char *const *)stops;
-    s->req.stop_lens = lens;
-    if (!stops || !lens)
-        return false;
-    for (uint32_t i = 0; i < r->n_stops; i++) {
-        lens[i] = r->stop_lens[i];
-        if (!(stops[i] = malloc(lens[i] + 1u)))
-            return false;
-        memcpy(stops[i], r->stops[i], lens[i]);
-        stops[i][lens[i]] = 0;
-    }
-    return true;
+    size_t n = place(sizeof(struct gw_stream)) + place(r->n_stops * sizeof(char *)) + place(r->n_stops * sizeof(uint32_t)) + place(r->n_bias * sizeof *r->bias);
+    for (uint32_t i = 0; i < r->n_stops; i++)
+        n += place(r->stop_lens[i] + (size_t)1);
+    n += r->grammar ? place(r->grammar_n + (size_t)1) : 0;
+    n += r->grammar_trigger ? place(r->grammar_trigger_n + (size_t)1) : 0;
+    return n + (r->tenant ? place(strlen(r->tenant) + 1) : 0);
 }
 
-static bool copy_bias(struct gw_stream *s, const struct eng_request *r)
+static void *put_copy(char **at, const void *p, size_t n, size_t room)
 {
-    if (!r->n_bias)
-        return true;
-    struct eng_bias *b = malloc(r->n_bias * sizeof *b);
-    if (b)
-        memcpy(b, r->bias, r->n_bias * sizeof *b);
-    s->req.bias = b;
-    return b != NULL;
+    void *to = *at;
+    if (n)
+        memcpy(to, p, n);
+    *at += place(room);
+    return to;
 }
 
-/* One copy for a stream: it is sent again when the engine dies. */
-static bool copy_text(const char **out, const char *p, uint32_t n)
-{
-    char *s = p ? malloc((size_t)n + 1) : NULL;
-    if (s) {
-        memcpy(s, p, n);
-        s[n] = 0;
-    }
-    *out = s;
-    return s || !p;
-}
+/* The block was zeroed, so that texts end in NUL. */
+static const char *put_text(char **at, const char *p, size_t n) { return p ? put_copy(at, p, n, n + 1) : NULL; }
 
 static struct gw_stream *stream_new(const struct eng_request *r)
 {
-    struct gw_stream *s = calloc(1, sizeof *s);
-    if (!s)
-        return NULL;
-    s->req = *r;
-    s->req.ids = NULL;
-    s->req.stops = NULL;
-    s->req.stop_lens = NULL;
-    s->req.tenant = NULL;
-    s->req.bias = NULL;
-    s->req.grammar = s->req.grammar_trigger = NULL;
-    s->n_prompt = r->n_ids;
-    s->ids_cap = r->n_ids + 64;
-    int32_t *ids = malloc(s->ids_cap * sizeof *ids);
-    s->req.ids = ids;
-    if (!ids || !copy_stops(s, r) || !copy_bias(s, r) || !copy_text(&s->req.grammar, r->grammar, r->grammar_n) ||
-        !copy_text(&s->req.grammar_trigger, r->grammar_trigger, r->grammar_trigger_n) || (r->tenant && !(s->req.tenant = strdup(r->tenant)))) {
-        stream_free(s);
+    struct gw_stream *s = calloc(1, stream_bytes(r));
+    uint32_t cap = r->n_ids + 64;
+    int32_t *ids = malloc(cap * sizeof *ids);
+    if (!s || !ids) {
+        free(s);
+        free(ids);
         return NULL;
     }
-    memcpy(ids, r->ids, r->n_ids * sizeof *ids);
+    char *at = (char *)s + place(sizeof *s);
+    const char **stops = put_copy(&at, NULL, 0, r->n_stops * sizeof *stops);
+    s->req = *r;
+    s->req.stop_lens = put_copy(&at, r->stop_lens, r->n_stops * sizeof(uint32_t), r->n_stops * sizeof(uint32_t));
+    s->req.bias = put_copy(&at, r->bias, r->n_bias * sizeof *r->bias, r->n_bias * sizeof *r->bias);
+    for (uint32_t i = 0; i < r->n_stops; i++)
+        stops[i] = put_text(&at, r->stops[i], r->stop_lens[i]);
+    s->req.stops = stops;
+    s->req.grammar = put_text(&at, r->grammar, r->grammar_n);
+    s->req.grammar_trigger = put_text(&at, r->grammar_trigger, r->grammar_trigger_n);
+    s->req.tenant = put_text(&at, r->tenant, r->tenant ? strlen(r->tenant) : 0);
+    s->n_prompt = r->n_ids;
+    s->ids_cap = cap;
+    s->req.ids = memcpy(ids, r->ids, r->n_ids * sizeof *ids);
     return s;
 }
 
@@ -275,6 +255,7 @@ static bool put_frame(const struct gw_stream *s, struct buf *frames)
     struct buf b;
     r.n_ids = s->n_prompt + s->req.n_done;
     buf_init(&b, SUBMIT_BYTES_MAX);
+    buf_reserve(&b, SUBMIT_ROOM + (size_t)r.n_ids * sizeof *r.ids + r.grammar_n);
     bool ok = eng_frame_put_submit(&b, &r, clock_now_ns()) && eng_frame_put(frames, ENG_FR_SUBMIT, s->id, b.data, b.len);
     buf_free(&b);
     return ok;
@@ -401,12 +382,10 @@ static void on_started(struct gw_stream *s)
 static void on_tokens(struct gw_engine *g, struct gw_stream *s, const struct eng_frame *f)
 {
     struct gw_stream_event ev = {.type = GW_ST_TOKENS};
-    struct arena a;
     struct err e = {.msg = "logprobs were asked for and are missing"};
     struct eng_frame_tokens t;
 
-    arena_init(&a, TOKENS_MEMORY_MAX);
-    if (eng_frame_get_tokens(f, &a, &t, &e) || (s->req.logprobs && t.n && !t.logprobs)) {
+    if (eng_frame_get_tokens(f, &g->frame_mem, &t, &e) || (s->req.logprobs && t.n && !t.logprobs)) {
         log_error("engine: tokens of request %llu: %s", (unsigned long long)s->id, e.msg);
         gw_line_send(g, ENG_FR_CANCEL, s->id, NULL, 0);
         lose(g, s, ERR_FORMAT, "the engine sent tokens that cannot be read");
@@ -424,7 +403,10 @@ static void on_tokens(struct gw_engine *g, struct gw_stream *s, const struct eng
         if (ev.n_tokens || ev.n)
             s->f(s->ctx, &ev);
     }
-    arena_free(&a);
+    if (g->frame_mem.used > FRAME_MEMORY_KEPT)
+        arena_free(&g->frame_mem);
+    else
+        arena_reset(&g->frame_mem);
 }
 
 static void on_done(struct gw_engine *g, struct gw_stream *s, const struct eng_frame *f)

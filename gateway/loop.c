@@ -16,6 +16,7 @@
 #include "base/hash.h"
 #include "gateway/server_internal.h"
 
+#define SCRATCH_KEPT 65536
 #define TASKS_KEPT 4096 /* room for so many stays with the loop */
 
 /* ---- deadlines ------------------------------------------------------------------------------------------- */
@@ -198,6 +199,8 @@ static bool settle(gw_loop *l)
         run_tasks(l, false);
     loop_run_todo(l);
     run_deadlines(l);
+    if (l->scratch.cap > SCRATCH_KEPT)
+        buf_free(&l->scratch);
     if (h->on_turn)
         h->on_turn(h->ctx);
     pthread_mutex_lock(&l->lock);
@@ -222,6 +225,12 @@ const char *loop_date(gw_loop *l)
     return l->date;
 }
 
+struct buf *gw_loop_scratch(gw_loop *l)
+{
+    buf_reset(&l->scratch);
+    return &l->scratch;
+}
+
 unsigned gw_loop_index(const gw_loop *l) { return l->index; }
 struct event_base *gw_loop_base(gw_loop *l) { return l->base; }
 
@@ -240,6 +249,7 @@ int loop_open(gw_loop **out, gw_server *s, unsigned index, struct err *e)
         l->lists[k].next = l->lists[k].prev = &l->lists[k];
     pthread_mutex_init(&l->lock, NULL);
     buf_init(&l->out, ANSWER_MAX + 65536);
+    buf_init(&l->scratch, 2 * (size_t)ANSWER_MAX);
     l->base = event_base_new();
     l->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     if (!l->base || l->wake_fd < 0 || !hash_random(&l->id_seed, sizeof l->id_seed)) {
@@ -315,6 +325,7 @@ void loop_close(gw_loop *l)
     SSL_CTX_free(l->tls);
     pthread_mutex_destroy(&l->lock);
     buf_free(&l->out);
+    buf_free(&l->scratch);
     free(l->tasks);
     free(l->tasks_spare);
     free(l);

@@ -116,6 +116,7 @@ void gw_abort(gw_exchange *x);
 /* Runs fn(arg) on the loop's thread, soon, in the order of posting. Any thread. ERR_AGAIN: post_max tasks are waiting already
  * (keep at most one outstanding task per object of yours and this cannot happen). ERR_CLOSED: the loop has ended. */
 int gw_loop_post(gw_loop *l, void (*fn)(void *arg), void *arg);
+struct buf *gw_loop_scratch(gw_loop *l);                         /* empty, for what a callback makes to send; good until it returns, or asks again */
 unsigned gw_loop_index(const gw_loop *l);                        /* 0 .. threads-1 */
 struct event_base *gw_loop_base(gw_loop *l);                     /* for timers and sockets of the application, on the loop's thread only */
 

@@ -100,7 +100,7 @@ struct gw_loop {
     struct gw_conn *conns, *todo;
     struct gw_conn *warm[TLS_WARM];    /* the last that spoke TLS */
     unsigned warm_at;
-    struct buf out;                    /* scratch for answers */
+    struct buf out, scratch;           /* of answers as they leave; the application's */
     uint64_t id_seed, id_count;
     int64_t date_s;
     char date[40];

@@ -168,8 +168,9 @@ static void done(void *arg)
     unref(j);
 }
 
-static void work(void *arg)
+static void work(void *arg, struct arena *mem)
 {
+    (void)mem;
     struct job *j = arg;
     switch (j->route) {
     case GW_ROUTE_TOKENIZE: tokenize(j); break;

@@ -6,6 +6,7 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 
+#define MEMORY_KEPT 65536
 enum { JOBS_PER_THREAD = 8 }; /* more of them waiting for each awake thread are worth another's wake-up */
 struct job { gw_work_fn f; void *ctx; bool big; };
 struct gw_work {
@@ -48,6 +49,7 @@ static void sleep_until_called(gw_work *w)
 static void *worker(void *arg)
 {
     gw_work *w = arg;
+    struct arena mem = {0};
     pthread_setname_np(pthread_self(), "gw-work");
     pthread_mutex_lock(&w->lock);
     w->awake++;
@@ -64,11 +66,16 @@ static void *worker(void *arg)
             call_another(w);
         }
         pthread_mutex_unlock(&w->lock);
-        j.f(j.ctx);
+        j.f(j.ctx, &mem);
+        if (mem.used > MEMORY_KEPT)
+            arena_free(&mem);
+        else
+            arena_reset(&mem);
         pthread_mutex_lock(&w->lock);
         w->awake += j.big;
     }
     pthread_mutex_unlock(&w->lock);
+    arena_free(&mem);
     return NULL;
 }
 

@@ -8,9 +8,11 @@
 #define SLUICE_GATEWAY_WORK_H
 #include <stdbool.h>
 #include <stddef.h>
+#include "base/arena.h"
 #include "base/err.h"
 typedef struct gw_work gw_work;
-typedef void (*gw_work_fn)(void *ctx);
+/* mem: the thread's own, empty, forgotten when the job returns. The job sets its bytes_max. */
+typedef void (*gw_work_fn)(void *ctx, struct arena *mem);
 int gw_work_open(gw_work **out, unsigned n_threads, size_t jobs_max, struct err *e);
 void gw_work_stop(gw_work *w);                                       /* runs what is queued, then joins; later puts are refused */
 void gw_work_close(gw_work *w);                                      /* stops first; NULL is fine */

@@ -7,11 +7,21 @@
 
 static atomic_int ran, gate;
 
-static void count(void *ctx) { atomic_fetch_add((atomic_int *)ctx, 1); }
+static atomic_int unclean;
 
-static void wait_at_gate(void *ctx)
+static void count(void *ctx, struct arena *mem)
+{
+    mem->bytes_max = 1u << 20;
+    if (mem->used || mem->full) /* of the job before */
+        atomic_fetch_add(&unclean, 1);
+    atomic_fetch_add((atomic_int *)ctx, 1);
+    arena_alloc(mem, atomic_load((atomic_int *)ctx) % 100 ? 100 : 200000);
+}
+
+static void wait_at_gate(void *ctx, struct arena *mem)
 {
     (void)ctx;
+    (void)mem;
     while (!atomic_load(&gate))
         clock_sleep_ns(NS_PER_MS);
 }
@@ -31,6 +41,7 @@ START_TEST(core)
     }
     gw_work_close(w);
     ck_assert_int_eq(atomic_load(&ran), 5000);
+    ck_assert_int_eq(atomic_load(&unclean), 0);
     gw_work_close(NULL);
 }
 END_TEST
