@@ -105,7 +105,8 @@ void eng_drain(eng_engine *g);               /* refuses new requests with ERR_CL
 
 struct eng_stats {
     uint32_t running, waiting, seqs_max; uint64_t waiting_tokens;
-    uint64_t requests, tokens_in, tokens_out, steps, step_ns; /* accepted requests and their prompt tokens; tokens sampled */
+    uint64_t requests, tokens_in, tokens_out, steps; /* accepted requests and their prompt tokens; tokens sampled */
+    uint64_t step_ns, model_ns, draw_ns;  /* turns of the scheduler that ran a step; of them, computing it, and drawing tokens: the rest is the scheduler's own */
     uint64_t kv_pages, kv_pages_used, kv_bytes, weight_bytes, activation_bytes, ram_max; /* used: held by sequences */
     uint64_t weight_sweep_bytes;  /* of weights that pass through memory in a step; 0: all stay */
     uint64_t weight_read_bytes, weight_stalls, weight_stall_ns; /* from files; leases that had to wait, and how long */

@@ -1,4 +1,4 @@
-/* engine/engine_internal.h - what open.c (its life), engine.c (front), sched.c (the loop), admit.c (slots), draft.c (guesses), snapshot.c (recurrent states) and seq.c (one request's output) share. */
+/* engine/engine_internal.h - what open.c (its life), engine.c (front), sched.c (the loop), admit.c (slots), draft.c (guesses), draw.c (tokens), snapshot.c (recurrent states) and seq.c (one request's output) share. */
 #ifndef SLUICE_ENGINE_ENGINE_INTERNAL_H
 #define SLUICE_ENGINE_ENGINE_INTERNAL_H
 #include <pthread.h>
@@ -51,17 +51,27 @@ struct eng_seq {
     atomic_bool cancel, paused;
 };
 
+/* The token that a step gives a sequence. */
+struct eng_drawn {
+    uint32_t pick;                   /* its first row of logits */
+    bool wanted, made;               /* it has one; the draw has been made */
+    const float *row;
+    int rc; int32_t id;
+    struct err err;
+    struct eng_logprobs lp;          /* if asked for */
+};
+
 struct eng_engine {
     struct eng_config c;             /* in force */
     struct eng_model *model;
-    pool *load_pool;
+    pool *pool;                      /* reads weights at open; then the scheduler's: computes, draws */
     off_weights *weights;
     eng_exec *exec;
     eng_kv *kv;
     eng_prefix *prefix;              /* NULL: off, or there is no room for a snapshot of the model's recurrent states */
     eng_states *states;              /* of recurrent layers, a slot as in kv */
     uint32_t n_snapshots;            /* of them that there is room for; 0: no recurrent layers, or prefix off */
-    eng_sampler *sampler;
+    eng_sampler **samplers;          /* [threads] */
     eng_vocab *vocab;
     eng_grammars *grammars;
     size_t grammar_keep;             /* bytes that one grammar's automaton may keep from step to step */
@@ -89,6 +99,9 @@ struct eng_engine {
     struct krn_step step;
     int32_t *row_token; uint32_t *row_pos, *row_pick;
     struct krn_seq *row_seq; struct eng_seq **row_owner; uint32_t *row_slot; /* [slots] */
+    bool *row_bad; struct eng_drawn *drawn;     /* [slots] bad: a row that counts is no number */
+    atomic_uint draw_next;                      /* of the step's sequences, while workers draw */
+    uint64_t turn_ns, draw_ns;                  /* when this turn began; draws of this step */
     struct krn_pages *groups; uint32_t *tables;          /* [n_groups][slots][stride] */
 };
 
@@ -122,6 +135,13 @@ void eng_snapshot_restore(eng_engine *g, struct eng_seq *s, uint32_t n_tokens); 
 /* draft.c: adds guesses to take[] of sequences that decode, when no prompt is in the step; counts what became of them. */
 void eng_draft(eng_engine *g);
 void eng_draft_seen(eng_engine *g, struct eng_seq *s, uint32_t accepted);
+
+/* draw.c: the next tokens. all: of every sequence of the step that has a row of logits, as far as workers may. take: the nth of
+ * sequence k goes into its output, which may finish it. */
+int eng_draw_open(eng_engine *g, struct err *e);
+void eng_draw_close(eng_engine *g);
+void eng_draw_all(eng_engine *g);
+void eng_draw_take(eng_engine *g, uint32_t k, uint32_t nth);
 
 /* One token through the whole model before anybody is served. */
 int eng_self_test(eng_engine *g, struct err *e);

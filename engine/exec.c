@@ -18,7 +18,7 @@ struct eng_exec {
 static struct krn_backend_config backend_config(const struct eng_plan *p, const struct eng_exec_config *c)
 {
     return (struct krn_backend_config){
-        .isa = c->isa, .precision = c->precision, .threads = c->threads, .rows_max = {c->rows_max, c->picks_max},
+        .isa = c->isa, .precision = c->precision, .threads = c->threads, .pool = c->pool, .rows_max = {c->rows_max, c->picks_max},
         .arena_cols = {p->arena_cols[0], p->arena_cols[1]}, .ropes = p->ropes, .n_ropes = p->n_ropes,
         .linear_cols_max = p->linear_cols_max, .latent_cols = p->latent_cols, .experts = p->experts};
 }
@@ -265,13 +265,13 @@ int eng_exec_blame(eng_exec *x, const struct krn_step *step, uint32_t k, struct 
     return err_set(e, ERR_FORMAT, "a result is not a finite number");
 }
 
-bool eng_exec_finite(eng_exec *x, const struct krn_step *step, uint32_t k)
+bool eng_exec_finite(eng_exec *x, uint32_t first, uint32_t n)
 {
     const struct eng_tap *last = NULL;
     for (uint32_t i = 0; i < x->plan->n_taps; i++)
         if (!strcmp(x->plan->taps[i].reg, "x") && x->plan->taps[i].layer == x->plan->layers - 1)
             last = &x->plan->taps[i];
-    return !last || finite_rows(x, &last->view, step->seqs[k].first, step->seqs[k].count);
+    return !last || finite_rows(x, &last->view, first, n);
 }
 
 const float *eng_exec_row(eng_exec *x, const struct krn_view *v, uint32_t row) { return x->api->row(x->backend, v, row); }

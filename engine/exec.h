@@ -12,6 +12,7 @@ struct eng_exec_config {
     enum krn_isa isa;
     enum krn_precision precision;
     uint32_t threads, rows_max, picks_max;
+    pool *pool;               /* of so many threads, borrowed; NULL: it has its own */
 };
 typedef struct eng_exec eng_exec;
 uint64_t eng_exec_bytes(const struct eng_plan *p, const struct eng_exec_config *c); /* what open will allocate */
@@ -20,9 +21,9 @@ int eng_exec_open(eng_exec **out, struct eng_plan *p, off_weights *w, const stru
 void eng_exec_close(eng_exec *x);
 /* After each segment (lists done, weights still leased) tap(ctx, segment) is called when not NULL: verify reads registers. */
 int eng_exec_run(eng_exec *x, const struct krn_step *step, void (*tap)(void *ctx, uint32_t segment), void *ctx, struct err *e);
-/* Are sequence k's rows finite where the layers of the step that just ran end. */
-bool eng_exec_finite(eng_exec *x, const struct krn_step *step, uint32_t k);
-/* They are not: runs them again, call by call and alone, to say where they go wrong. Always an error, ERR_FORMAT with layer and
+/* Are n rows of the step that just ran finite where its layers end. A row depends on no later row. */
+bool eng_exec_finite(eng_exec *x, uint32_t first, uint32_t n);
+/* Sequence k's are not: runs them again, call by call and alone, to say where they go wrong. Always an error, ERR_FORMAT with layer and
  * operator; the registers of the step are lost. */
 int eng_exec_blame(eng_exec *x, const struct krn_step *step, uint32_t k, struct err *e);
 const float *eng_exec_row(eng_exec *x, const struct krn_view *v, uint32_t row); /* valid until the next run */

@@ -244,6 +244,7 @@ void link_conn_stats(eng_link *l, struct link_conn *c, const struct eng_stats *s
     const struct { const char *name; uint64_t v; } fields[] = {
         {"running", s->running}, {"waiting", s->waiting}, {"seqs_max", s->seqs_max}, {"waiting_tokens", s->waiting_tokens},
         {"requests", s->requests}, {"tokens_in", s->tokens_in}, {"tokens_out", s->tokens_out}, {"steps", s->steps}, {"step_ns", s->step_ns},
+        {"model_ns", s->model_ns}, {"draw_ns", s->draw_ns},
         {"kv_pages", s->kv_pages}, {"kv_pages_used", s->kv_pages_used}, {"kv_bytes", s->kv_bytes}, {"weight_bytes", s->weight_bytes},
         {"activation_bytes", s->activation_bytes}, {"ram_max", s->ram_max}, {"prefix_lookups", s->prefix_lookups}, {"prefix_hits", s->prefix_hits},
         {"prefix_tokens", s->prefix_tokens}, {"draft_tokens", s->draft_tokens}, {"draft_accepted", s->draft_accepted}, {"prefix_pages", s->prefix_pages}, {"prefix_evictions", s->prefix_evictions},

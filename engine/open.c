@@ -57,7 +57,7 @@ static int charge(eng_engine *g, const struct eng_exec_config *x, struct eng_kv_
 {
     const struct eng_plan *p = g->model->plan;
     uint64_t requests = (uint64_t)(g->c.queue_max + g->c.seqs) * (g->c.ctx * sizeof(int32_t) + 8192);
-    g->activation_bytes = eng_exec_bytes(p, x) + (uint64_t)p->vocab * 20 /* the sampler */ + requests;
+    g->activation_bytes = eng_exec_bytes(p, x) + (uint64_t)p->vocab * 20 * g->c.threads /* the samplers */ + requests;
     uint32_t snapshots = eng_snapshots_wanted(&g->c, p);
     if (!g->c.prefix_off)
         g->activation_bytes += eng_prefix_bytes(p, kv, snapshots);
@@ -82,7 +82,7 @@ static int open_weights(eng_engine *g, struct err *e)
 {
     const struct eng_plan *p = g->model->plan;
     struct off_sweep sweep = {.uses = p->uses, .n = p->n_uses, .rows_max = g->c.chunk};
-    struct off_weights_config w = {.ram_max = g->weight_bytes, .sweep = &sweep, .pool = g->load_pool, .progress = g->c.progress, .ctx = g->c.progress_ctx};
+    struct off_weights_config w = {.ram_max = g->weight_bytes, .sweep = &sweep, .pool = g->pool, .progress = g->c.progress, .ctx = g->c.progress_ctx};
     struct off_weights_stats s;
     int rc = off_weights_open(&g->weights, g->model->catalog, p->records, p->n_records, p->weights, p->n_weights, &w, e);
     if (rc == ERR_BUDGET)
@@ -181,12 +181,10 @@ static int open_parts(eng_engine *g, const struct eng_config *cfg, struct err *e
         return rc;
     struct eng_plan *p = g->model->plan;
     if ((rc = eng_kv_open(&g->kv, p, &kv, e)) || (rc = eng_states_open(&g->states, p, g->c.kv_type, g->c.seqs, g->n_snapshots, e)) ||
-        (rc = open_prefix(g, e)) || (rc = pool_open(&g->load_pool, g->c.threads, e)))
+        (rc = open_prefix(g, e)) || (rc = pool_open(&g->pool, g->c.threads, e)))
         return rc;
-    rc = open_weights(g, e);
-    pool_close(g->load_pool);
-    g->load_pool = NULL;
-    if (rc || (rc = eng_exec_open(&g->exec, p, g->weights, &x, e)) || (rc = eng_sampler_open(&g->sampler, p->vocab, e)))
+    x.pool = g->pool;
+    if ((rc = open_weights(g, e)) || (rc = eng_exec_open(&g->exec, p, g->weights, &x, e)) || (rc = eng_draw_open(g, e)))
         return rc;
     g->live_max = g->c.seqs + g->c.queue_max;
     if ((rc = eng_step_open(g, e)) || (rc = eng_snapshots_open(g, e)))
@@ -237,13 +235,13 @@ void eng_close(eng_engine *g)
     }
     eng_step_close(g);
     eng_snapshots_close(g);
-    eng_sampler_close(g->sampler);
+    eng_draw_close(g);
     eng_grammars_close(g->grammars);
     eng_vocab_close(g->vocab);
     free(g->allowed);
     eng_exec_close(g->exec);
     off_weights_close(g->weights);
-    pool_close(g->load_pool);
+    pool_close(g->pool);
     eng_prefix_close(g->prefix);
     eng_states_close(g->states);
     eng_kv_close(g->kv);

@@ -1,7 +1,7 @@
 /* The scheduler thread: gather, ask policies/schedule, run one step, hand out tokens; again.
  *
  * A turn:  snapshot of live[] -> ends (cancel, deadline) -> admission -> take[] -> pages (preempt when short) -> drafts -> rows ->
- *          eng_exec_run -> sample -> events -> finished ones leave live[].
+ *          eng_exec_run -> draws (draw.c) -> events -> finished ones leave live[].
  * Preempted sequences lose their pages and wait again; what the prefix index has not kept of them is computed anew, so their
  * bits do not change. */
 #include <math.h>
@@ -29,10 +29,12 @@ int eng_step_open(eng_engine *g, struct err *e)
     g->row_seq = calloc(slots, sizeof *g->row_seq);
     g->row_slot = calloc(slots, sizeof *g->row_slot);
     g->row_owner = calloc(slots, sizeof *g->row_owner);
+    g->row_bad = calloc(slots, sizeof *g->row_bad);
+    g->drawn = calloc(slots, sizeof *g->drawn);
     g->groups = calloc(groups ? groups : 1, sizeof *g->groups);
     g->tables = calloc((size_t)(groups ? groups : 1) * slots * stride, sizeof *g->tables);
     if (!g->live || !g->seqs || !g->view || !g->take || !g->order || !g->slot_used || !g->row_token || !g->row_pos || !g->row_pick ||
-        !g->row_seq || !g->row_owner || !g->row_slot || !g->groups || !g->tables)
+        !g->row_seq || !g->row_owner || !g->row_bad || !g->drawn || !g->row_slot || !g->groups || !g->tables)
         return err_set(e, ERR_NOMEM, "scheduler tables for %u sequences and %u tokens a step", slots, rows);
     return ERR_OK;
 }
@@ -52,6 +54,8 @@ void eng_step_close(eng_engine *g)
     free(g->row_pick);
     free(g->row_seq);
     free(g->row_owner);
+    free(g->row_bad);
+    free(g->drawn);
     free(g->row_slot);
     free(g->groups);
     free(g->tables);
@@ -118,65 +122,6 @@ static void build_step(eng_engine *g)
     }
 }
 
-/* The next token of a sequence, by its own rules: *id, or the end in *f when there is none to take. ERR_INVALID: its grammar goes nowhere. */
-static int next_token(eng_engine *g, struct eng_seq *s, const float *row, uint32_t n_ids, int32_t *id, enum eng_finish *f, struct err *e)
-{
-    struct eng_allowed may = {.may_end = true};
-    size_t n_eos = 0;
-    const int32_t *eos = eng_tok_eos(g->model->tok, &n_eos);
-    bool guided = s->guide.grammar != NULL;
-    int rc = guided ? eng_guide_sync(&s->guide, g->vocab, s->tokens + s->n_prompt, s->n_out, g->grammar_keep, e) : ERR_OK;
-    if (!rc && guided)
-        rc = eng_guide_mask(&s->guide, g->allowed, &may, e);
-    if (rc)
-        return rc;
-    if (may.ruled && !may.count && may.may_end) {
-        *f = ENG_STOP;
-        return ERR_CLOSED;
-    }
-    if (may.ruled && !may.count)
-        return eng_guide_stuck(&s->guide, e);
-    for (size_t i = 0; i < n_eos && may.ruled && may.may_end && !s->ignore_eos; i++)
-        if ((uint32_t)eos[i] < n_ids)
-            g->allowed[eos[i] / 64] |= 1ull << eos[i] % 64;
-    struct eng_draw draw = {.position = s->n_out, .tokens = s->tokens, .n_prompt = s->n_prompt, .n_tokens = s->n_tokens, .bias = s->bias, .n_bias = s->n_bias,
-                            .banned = eos, .n_banned = s->n_out < s->min_tokens ? n_eos : 0, .allowed = may.ruled ? g->allowed : NULL};
-    for (;;) {
-        if ((rc = eng_sample(g->sampler, row, n_ids, &s->sampling, &draw, id, e)) || !guided || (!s->ignore_eos && eng_seq_is_eos(g, *id)))
-            return rc;
-        if ((rc = eng_guide_token(&s->guide, g->vocab, *id, e)) != ERR_INVALID)
-            return rc;
-        if (!draw.allowed) /* free output: a token that ends the trigger and goes on against the grammar */
-            memset(g->allowed, 0xFF, eng_vocab_words(g->vocab) * sizeof *g->allowed);
-        draw.allowed = g->allowed;
-        g->allowed[*id / 64] &= ~(1ull << *id % 64);
-    }
-}
-
-static void take_token(eng_engine *g, struct eng_seq *s, uint32_t pick)
-{
-    struct err e = {0};
-    int32_t id;
-    enum eng_finish f = ENG_FAILED;
-    const float *row = eng_exec_row(g->exec, &g->model->plan->logits, pick);
-    uint32_t n_ids = eng_tok_count(g->model->tok);
-    if (n_ids > g->model->plan->vocab)
-        n_ids = g->model->plan->vocab;
-    if (!s->first_ns)
-        s->first_ns = clock_now_ns();
-    struct eng_logprobs lp;
-    if (next_token(g, s, row, n_ids, &id, &f, &e)) {
-        if (e.code == ERR_LIMIT) /* of a grammar: the request's own fault */
-            e.code = ERR_INVALID;
-        eng_seq_finish(g, s, f, &e);
-        return;
-    }
-    if (s->logprobs)
-        eng_sample_logprobs(g->sampler, row, n_ids, id, s->top_logprobs, &lp);
-    if (eng_seq_token(g, s, id, s->logprobs ? &lp : NULL, &f, &e))
-        eng_seq_finish(g, s, f, &e);
-}
-
 /* Pages that are full now can serve others; those that no window sees any more go. */
 static void settle_pages(eng_engine *g, struct eng_seq *s)
 {
@@ -186,16 +131,22 @@ static void settle_pages(eng_engine *g, struct eng_seq *s)
 }
 
 /* One token from the row of the last known one, and one more for each guess that it confirms. The rows behind a wrong guess count
- * for nothing: their keys and values are overwritten. Returns how many. */
-static uint32_t take_tokens(eng_engine *g, struct eng_seq *s, uint32_t pick)
+ * for nothing: their keys and values are overwritten, and whether they are numbers is all the same. Returns how many; *sound: false
+ * when a row that counts holds no number, and then the step's row count is what it takes to say why. */
+static uint32_t take_tokens(eng_engine *g, uint32_t k, bool *sound)
 {
-    uint32_t n = 0;
+    struct eng_seq *s = g->row_owner[k];
+    uint32_t n = 0, known = g->row_seq[k].count - s->n_draft;
     s->usage.draft_tokens += s->n_draft;
     for (;;) {
-        take_token(g, s, pick + n++);
+        eng_draw_take(g, k, n++);
         if (s->finished || n > s->n_draft || s->tokens[s->n_tokens - 1] != s->draft[n - 1] || atomic_load(&s->paused) || atomic_load(&s->cancel))
             break;
         s->usage.draft_accepted++;
+        if (!(*sound = eng_exec_finite(g->exec, g->row_seq[k].first + known + n - 1, 1))) {
+            g->row_seq[k].count = known + n;
+            break;
+        }
         s->n_past++;
         settle_pages(g, s);
     }
@@ -204,48 +155,78 @@ static uint32_t take_tokens(eng_engine *g, struct eng_seq *s, uint32_t pick)
     return n;
 }
 
-static void run_step(eng_engine *g)
+/* The known rows of each sequence have been computed. Those of which one is no number stay in row_owner[] without a row of logits:
+ * they are named at the step's end, since that takes the registers which others still need. */
+static void settle_rows(eng_engine *g)
 {
-    struct err e = {0};
-    uint64_t t0 = clock_now_ns();
-    build_step(g);
-    int rc = eng_exec_run(g->exec, &g->step, NULL, NULL, &e);
-    if (rc)
-        log_error("step failed: %s (%s)", e.msg, e.where);
-    uint32_t pick = 0, out = 0;
+    uint32_t pick = 0;
     for (uint32_t k = 0; k < g->step.n_seqs; k++) {
         struct eng_seq *s = g->row_owner[k];
-        if (rc) {
-            eng_seq_finish(g, s, ENG_FAILED, &e);
-            continue;
-        }
         uint32_t known = g->row_seq[k].count - s->n_draft;
-        if (!eng_exec_finite(g->exec, &g->step, k)) { /* named below: that takes the registers which others still need */
-            pick += s->n_past + known == s->n_tokens ? 1 + s->n_draft : 0;
+        bool last = s->n_past + known == s->n_tokens, sound = eng_exec_finite(g->exec, g->row_seq[k].first, known);
+        g->drawn[k] = (struct eng_drawn){.pick = pick, .wanted = last && sound};
+        pick += last ? 1 + s->n_draft : 0;
+        g->row_bad[k] = !sound;
+        if (!sound)
             continue;
-        }
-        g->row_owner[k] = NULL;
         s->n_past += known;
         g->served[s->tenant] += known;
         settle_pages(g, s);
         eng_snapshots_keep(g, s, k);
-        if (s->n_past == s->n_tokens) {
-            uint32_t n = take_tokens(g, s, pick);
-            g->served[s->tenant] += n - 1;
-            pick += 1 + s->n_draft;
+    }
+}
+
+/* Tokens of all sequences that have a row of logits; returns how many. */
+static uint32_t hand_out(eng_engine *g)
+{
+    uint32_t out = 0;
+    for (uint32_t k = 0; k < g->step.n_seqs; k++)
+        if (g->drawn[k].wanted) {
+            bool sound = true;
+            uint32_t n = take_tokens(g, k, &sound);
+            g->row_bad[k] = !sound;
+            g->served[g->row_owner[k]->tenant] += n - 1;
             out += n;
         }
-    }
-    eng_snapshots_end(g);
-    uint64_t ns = clock_now_ns() - t0;
-    if (!rc && g->step.n_picks == g->step.n_tokens)
-        pol_draft_timed(&g->draft_cost, g->step.n_tokens, ns);
-    for (uint32_t k = 0; k < g->step.n_seqs && !rc; k++)
-        if (g->row_owner[k]) {
+    return out;
+}
+
+static void fail_rows(eng_engine *g, const struct err *why)
+{
+    struct err e = {0};
+    for (uint32_t k = 0; k < g->step.n_seqs; k++) {
+        if (!why && !g->row_bad[k])
+            continue;
+        if (!why) {
             eng_exec_blame(g->exec, &g->step, k, &e);
             log_error("request %llu failed: %s", (unsigned long long)g->row_owner[k]->id, e.msg);
-            eng_seq_finish(g, g->row_owner[k], ENG_FAILED, &e);
         }
+        eng_seq_finish(g, g->row_owner[k], ENG_FAILED, why ? why : &e);
+    }
+}
+
+static void run_step(eng_engine *g)
+{
+    struct err e = {0};
+    uint32_t out = 0;
+    uint64_t t0 = clock_now_ns();
+    g->draw_ns = 0;
+    build_step(g);
+    uint64_t t1 = clock_now_ns();
+    int rc = eng_exec_run(g->exec, &g->step, NULL, NULL, &e);
+    uint64_t model_ns = clock_now_ns() - t1;
+    if (rc) {
+        log_error("step failed: %s (%s)", e.msg, e.where);
+        eng_snapshots_end(g);
+    } else {
+        settle_rows(g);
+        eng_snapshots_end(g);
+        eng_draw_all(g);
+        out = hand_out(g);
+        if (g->step.n_picks == g->step.n_tokens)
+            pol_draft_timed(&g->draft_cost, g->step.n_tokens, clock_now_ns() - t0);
+    }
+    fail_rows(g, rc ? &e : NULL);
     struct off_weights_stats w;
     off_weights_stats(g->weights, &w);
     pthread_mutex_lock(&g->lock);
@@ -253,8 +234,12 @@ static void run_step(eng_engine *g)
     g->stats.weight_read_bytes = w.file_bytes_read;
     g->stats.weight_stalls = w.lease_misses;
     g->stats.weight_stall_ns = w.stall_ns;
-    g->stats.step_ns += ns;
+    g->stats.model_ns += model_ns;
+    g->stats.draw_ns += g->draw_ns;
     g->stats.tokens_out += out;
+    uint64_t now = clock_now_ns();
+    g->stats.step_ns += now - g->turn_ns;
+    g->turn_ns = now;
     pthread_mutex_unlock(&g->lock);
 }
 
@@ -298,6 +283,8 @@ static bool gather(eng_engine *g, bool idle)
     sweep_finished(g);
     if (idle && !g->stop && !g->kicked)
         wait_for_work(g);
+    if (idle)
+        g->turn_ns = clock_now_ns();
     g->kicked = false;
     g->n_seqs = g->n_live;
     memcpy(g->seqs, g->live, g->n_live * sizeof *g->live);

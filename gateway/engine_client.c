@@ -158,6 +158,7 @@ static void on_stats(struct gw_engine *g, const struct eng_frame *f)
 #define U32(name) {#name, offsetof(struct eng_stats, name), 4}
     static const struct { const char *name; size_t offset, size; } fields[] = {
         U32(running), U32(waiting), U32(seqs_max), U64(waiting_tokens), U64(requests), U64(tokens_in), U64(tokens_out), U64(steps), U64(step_ns),
+        U64(model_ns), U64(draw_ns),
         U64(kv_pages), U64(kv_pages_used), U64(kv_bytes), U64(weight_bytes), U64(activation_bytes), U64(ram_max),
         U64(prefix_lookups), U64(prefix_hits), U64(prefix_tokens), U64(draft_tokens), U64(draft_accepted), U64(prefix_pages), U64(prefix_evictions),
         U64(weight_sweep_bytes), U64(weight_read_bytes), U64(weight_stalls), U64(weight_stall_ns),

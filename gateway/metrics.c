@@ -84,6 +84,9 @@ static void put_engine(const struct gw_engine_stats *s, struct buf *b)
     put(b, "gauge", "engine_waiting_tokens", "Their prompt tokens.", e->waiting_tokens);
     put(b, "gauge", "engine_sequences_max", "Sequences that can run at once.", e->seqs_max);
     put(b, "counter", "engine_steps_total", "Steps over all running sequences.", e->steps);
+    put(b, "counter", "engine_step_microseconds_total", "Time of the scheduler's turns that ran a step.", e->step_ns / 1000);
+    put(b, "counter", "engine_model_microseconds_total", "Of that, computing the model.", e->model_ns / 1000);
+    put(b, "counter", "engine_draw_microseconds_total", "Of that, drawing tokens, grammars included.", e->draw_ns / 1000);
     put(b, "counter", "draft_tokens_total", "Tokens that were guessed and computed beside known ones.", e->draft_tokens);
     put(b, "counter", "draft_accepted_total", "Of those, the ones that came true.", e->draft_accepted);
     put(b, "gauge", "kv_pages", "Pages of the KV pools.", e->kv_pages);

@@ -7,6 +7,7 @@
 #ifndef SLUICE_KERNELS_BACKEND_H
 #define SLUICE_KERNELS_BACKEND_H
 #include "base/err.h"
+#include "base/pool.h"
 #include "kernels/kv_layout.h"
 #include "kernels/op.h"
 #include "kernels/state.h"
@@ -61,6 +62,7 @@ struct krn_backend_config {
     enum krn_isa isa;              /* AUTO: the best this machine has; a wished one that is missing is ERR_UNSUPPORTED */
     enum krn_precision precision;
     unsigned threads;              /* 1..256 */
+    pool *pool;                    /* of so many workers, borrowed, idle while the backend computes; NULL: it opens its own */
     uint32_t rows_max[2];          /* tokens, picks: the arenas' row capacity */
     uint32_t arena_cols[2];        /* columns of each arena (from the plan) */
     const struct krn_rope_table *ropes; uint32_t n_ropes; /* borrowed for the backend's life */

@@ -62,6 +62,7 @@ static size_t cpu_bytes(const struct krn_backend_config *c)
 static int check_config(const struct krn_backend_config *c, struct err *e)
 {
     if (c->threads < 1 || c->threads > 256) return err_set(e, ERR_INVALID, "threads: expected 1..256, found %u", c->threads);
+    if (c->pool && pool_workers(c->pool) != c->threads) return err_set(e, ERR_INVALID, "pool: expected %u workers, found %u", c->threads, pool_workers(c->pool));
     if (!c->rows_max[0] || rows_most(c) > 1u << 20) return err_set(e, ERR_INVALID, "rows of a step: expected 1..1048576, found %u", rows_most(c));
     for (uint32_t i = 0; i < 2 * c->n_ropes; i++) {
         const double *f = i % 2 ? c->ropes[i / 2].inv_freq_far : c->ropes[i / 2].inv_freq;
@@ -85,7 +86,7 @@ static void *zeroed(size_t n)
 static void cpu_close(krn_backend *b)
 {
     if (!b) return;
-    pool_close(b->pool);
+    if (!b->cfg.pool) pool_close(b->pool);
     for (uint32_t i = 0; i < b->n_geometries; i++) {
         free(b->geometry[i].work.items);
         free((void *)b->geometry[i].left);
@@ -141,7 +142,7 @@ static int cpu_open(krn_backend **out, const struct krn_backend_config *cfg, str
     b->ops = krn_ops_get(b->isa);
     b->linear = krn_linear_get(b->isa);
     if (!allocate(b)) rc = err_set(e, ERR_NOMEM, "activation arenas and scratch of %zu bytes", cpu_bytes(cfg));
-    else rc = pool_open(&b->pool, cfg->threads, e);
+    else if (!(b->pool = cfg->pool)) rc = pool_open(&b->pool, cfg->threads, e);
     if (rc) cpu_close(b);
     else *out = b;
     return rc;

@@ -2,6 +2,7 @@
  * right. */
 #include <unistd.h>
 
+#include "offload/catalog.h"
 #include "tests/support/engine_rig.h"
 #include "tests/support/tiny_llama.h"
 
@@ -141,6 +142,82 @@ START_TEST(lives)
 }
 END_TEST
 
+enum { A = 70, X = 71, Y = 72 };
+
+/* Each row of an F32 matrix as `with` makes it. */
+static void patch(const char *path, const char *name, float *(*with)(float *w, uint32_t row))
+{
+    struct err e = {0};
+    off_catalog *cat;
+    float w[TINY_HIDDEN];
+    OK(off_catalog_open(&cat, path, 0, &e));
+    const struct off_tensor *t = off_catalog_find(cat, name, strlen(name));
+    FILE *f = fopen(path, "r+b");
+    ck_assert(t && f && t->type == KRN_F32 && t->dims[1] == TINY_HIDDEN);
+    for (uint32_t r = 0; r < t->dims[0]; r++) {
+        long at = (long)(t->offset + r * sizeof w);
+        ck_assert(!fseek(f, at, SEEK_SET) && fread(w, sizeof w, 1, f) == 1);
+        ck_assert(!fseek(f, at, SEEK_SET) && fwrite(with(w, r), sizeof w, 1, f) == 1);
+    }
+    ck_assert_int_eq(fclose(f), 0);
+    off_catalog_close(cat);
+}
+/* X alone has channel 0, Y alone channel 1. */
+static float *embed(float *w, uint32_t row)
+{
+    w[0] = w[1] = 0;
+    if (row == X || row == Y) {
+        memset(w, 0, TINY_HIDDEN * sizeof *w);
+        w[row == Y] = 1;
+    }
+    return w;
+}
+/* In each head's slowest rotation, so that every distance gives plus infinity. */
+static float *query(float *w, uint32_t row) { w[0] = row % 16 == 14 ? 1e20f : 0; return w; }
+static float *key(float *w, uint32_t row) { w[1] = row % 16 == 14 ? 1e20f : 0; return w; }
+
+/* A model in which X after Y is no number, and nothing else: a guess of it that is wrong does no harm, neither to its own sequence nor to
+ * the keys and values that stay behind it; one that is right ends the request where it would end without guesses. */
+START_TEST(no_number)
+{
+    static struct req want[2];
+    static struct box b;
+    char path[80];
+    static const struct eng_bias bias[] = {{A, 1000}, {X, 900}};
+    int32_t ids[] = {A, A, X, Y, A};
+    snprintf(path, sizeof path, "%s.x", tiny);
+    tiny_llama_write(path, &(struct tiny_llama){.untied = true, .f32 = true});
+    patch(path, "token_embd.weight", embed);
+    patch(path, "blk.0.attn_q.weight", query);
+    patch(path, "blk.0.attn_k.weight", key);
+    for (int draft = 0; draft < 2; draft++) {
+        struct eng_config c = conf(0, draft ? ENG_DRAFT_ALWAYS : ENG_DRAFT_OFF);
+        struct err e = {0};
+        c.model_path = path;
+        c.kv_type = KRN_F32;
+        c.precision = KRN_PREC_F32;
+        open_box(&b, &c);
+        for (uint64_t id = 0; id < 2; id++) { /* 0 says A for ever; 1, once, then X */
+            struct eng_request r = {.id = id, .ids = ids, .n_ids = 5, .max_tokens = 12, .ignore_eos = true, .logprobs = true, .top_logprobs = 3, .bias = bias,
+                                    .n_bias = id ? 2 : 1, .sampling = {.top_p = 1, .presence = id ? 100 : 0, .frequency = id ? 100 : 0}};
+            OK(eng_submit(b.g, &r, &e));
+            wait_done(&b, id);
+            ck_assert_uint_eq(b.r[id].n, id ? 2 : 12);
+            ck_assert_int_eq(b.r[id].finish, id ? ENG_FAILED : ENG_LENGTH);
+            ck_assert(b.r[id].ids[0] == A && b.r[id].ids[1] == (id ? X : A));
+            if (draft) {
+                ck_assert_uint_gt(b.r[id].usage.draft_tokens, 0);
+                ck_assert(!id || b.r[id].usage.draft_accepted == 1);
+                same(&want[id], 0, &b.r[id], "beside a guess that is no number", (uint32_t)id);
+            }
+            want[id] = b.r[id];
+        }
+        eng_close(b.g);
+    }
+    unlink(path);
+}
+END_TEST
+
 int main(void)
 {
     snprintf(tiny, sizeof tiny, "/tmp/sluice-draft-%d.gguf", (int)getpid());
@@ -151,6 +228,7 @@ int main(void)
     TCase *t = tcase_create("core");
     tcase_add_loop_test(t, core, 0, 16);
     tcase_add_loop_test(t, lives, 0, 4);
+    tcase_add_test(t, no_number);
     suite_add_tcase(s, t);
     SRunner *r = srunner_create(s);
     srunner_run_all(r, CK_ENV);
