@@ -1,6 +1,7 @@
 /* The states of the line to the engine.
  *
- *   DOWN        a retry timer runs (back-off doubles from backoff_ms_min to backoff_ms_max)     -> connect_now
+ *   DOWN        a retry timer runs: backoff_ms_min where nobody listened (an engine that opens its model), since asking this
+ *               machine costs nothing and readiness waits for it; doubling to backoff_ms_max after a line that broke -> connect_now
  *   CONNECTING  the socket connects; connect_ms                                                 -> gw_client_connected
  *   GREETING    our HELLO is out, the engine's is awaited; greet_ms                             -> on_hello
  *   FETCHING    tokenizer and template are fetched by digest (a tokenizer that we have is not)  -> on_blob
@@ -30,7 +31,7 @@
 void gw_engine_config_default(struct gw_engine_config *c)
 {
     *c = (struct gw_engine_config){.streams_max = 65536, .connect_ms = 5000, .greet_ms = 30000, .ping_ms = 5000, .silence_ms = 20000,
-                                   .backoff_ms_min = 50, .backoff_ms_max = 1000, .lost_ms = 60000, .blob_bytes_max = 256u << 20};
+                                   .backoff_ms_min = 20, .backoff_ms_max = 1000, .lost_ms = 60000, .blob_bytes_max = 256u << 20};
 }
 
 static void line_down(struct gw_engine *g, const char *why);
@@ -229,17 +230,19 @@ void gw_client_connected(struct gw_engine *g)
 
 /* ---- connecting ------------------------------------------------------------------------------------------- */
 
-static void schedule_retry(struct gw_engine *g)
+static void schedule_retry(struct gw_engine *g, bool broke)
 {
-    struct timeval tv = {g->backoff_ms / 1000, (suseconds_t)(g->backoff_ms % 1000) * 1000};
+    uint32_t ms = broke ? g->backoff_ms : g->cfg.backoff_ms_min;
+    struct timeval tv = {ms / 1000, (suseconds_t)(ms % 1000) * 1000};
     evtimer_add(g->retry, &tv);
-    g->backoff_ms = g->backoff_ms * 2 > g->cfg.backoff_ms_max ? g->cfg.backoff_ms_max : g->backoff_ms * 2;
+    if (broke)
+        g->backoff_ms = g->backoff_ms * 2 > g->cfg.backoff_ms_max ? g->cfg.backoff_ms_max : g->backoff_ms * 2;
 }
 
 static void line_down(struct gw_engine *g, const char *why)
 {
-    bool was_up = g->state == LINE_UP;
-    if (was_up || g->state >= LINE_GREETING)
+    bool was_up = g->state == LINE_UP, broke = g->state >= LINE_GREETING;
+    if (broke)
         log_warn("engine: connection lost (%s)", why);
     else
         log_debug("engine: not there (%s)", why);
@@ -251,7 +254,7 @@ static void line_down(struct gw_engine *g, const char *why)
     gw_streams_line_down(g);
     if (was_up && g->cfg.changed)
         g->cfg.changed(g->cfg.ctx, false);
-    schedule_retry(g);
+    schedule_retry(g, broke);
 }
 
 static void connect_now(evutil_socket_t fd, short what, void *ctx)
