@@ -68,8 +68,9 @@ struct eng_request {
     const char *tenant;       /* namespace and fair share; NULL: "default" */
 };
 enum eng_finish { ENG_STOP, ENG_LENGTH, ENG_CANCELLED, ENG_DEADLINE, ENG_FAILED };
-/* draft: tokens that were guessed, and those of them that came true (they are part of output). */
-struct eng_usage { uint32_t prompt_tokens, cached_tokens, output_tokens, draft_tokens, draft_accepted; uint64_t queue_ns, prefill_ns, decode_ns; };
+/* draft: tokens that were guessed, and those of them that came true (they are part of output). reasoning: of the output; the engine leaves it 0,
+ * who reads the text by its format counts them. */
+struct eng_usage { uint32_t prompt_tokens, cached_tokens, output_tokens, reasoning_tokens, draft_tokens, draft_accepted; uint64_t queue_ns, prefill_ns, decode_ns; };
 enum eng_event_type { ENG_EV_STARTED /* left the queue */, ENG_EV_TOKEN, ENG_EV_DONE };
 struct eng_event {
     enum eng_event_type type;

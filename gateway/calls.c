@@ -528,3 +528,4 @@ void gw_calls_drop(gw_calls *c)
 uint32_t gw_calls_made(const gw_calls *c) { return c->made; }
 uint32_t gw_calls_broken(const gw_calls *c) { return c->broken; }
 uint64_t gw_calls_reasoning_bytes(const gw_calls *c) { return c->reasoning; }
+bool gw_calls_in_reasoning(const gw_calls *c) { return c->state == REASONING; }

@@ -46,4 +46,5 @@ void gw_calls_drop(gw_calls *c);      /* the parts were taken */
 uint32_t gw_calls_made(const gw_calls *c);      /* calls that ended whole */
 uint32_t gw_calls_broken(const gw_calls *c);
 uint64_t gw_calls_reasoning_bytes(const gw_calls *c);
+bool gw_calls_in_reasoning(const gw_calls *c);  /* what was fed ends inside reasoning, or in a mark that may close it */
 #endif

@@ -29,6 +29,8 @@ static void choices_free(struct gw_chat *c)
         buf_free(&k->toks);
         buf_free(&k->text);
         buf_free(&k->toks_out);
+        buf_free(&k->cuts);
+        buf_free(&k->cuts_out);
         gw_lp_free(&k->lp);
         gw_calls_close(k->calls);
     }
@@ -256,12 +258,16 @@ static void on_engine(void *ctx, const struct gw_stream_event *ev)
     if (end)
         settle(c, k, ev);
     pthread_mutex_lock(&c->lock);
-    size_t before = k->pend.len + k->toks.len;
+    size_t before = k->pend.len + k->toks.len + k->cuts.len;
     if (ev->n)
         buf_add(&k->pend, ev->text, ev->n);
     if (c->head.logprobs && ev->logprobs)
         keep_tokens(c, k, ev);
-    size_t more = k->pend.len + k->toks.len - before;
+    if (k->calls && c->served->format.has_reasoning && (ev->n || ev->n_tokens)) {
+        struct gw_cut cut = {(uint32_t)ev->n, ev->n_tokens};
+        buf_add(&k->cuts, &cut, sizeof cut);
+    }
+    size_t more = k->pend.len + k->toks.len + k->cuts.len - before;
     k->counted += more;
     atomic_fetch_add(&c->app->pending, more);
     if (end) {

@@ -73,6 +73,7 @@ static struct eng_usage sum_usage(const struct gw_chat *c)
             u.cached_tokens += one->cached_tokens;
         }
         u.output_tokens += one->output_tokens;
+        u.reasoning_tokens += c->choices[i].n_reasoning;
         u.draft_tokens += one->draft_tokens;
         u.draft_accepted += one->draft_accepted;
         u.queue_ns = one->queue_ns > u.queue_ns ? one->queue_ns : u.queue_ns;
@@ -80,6 +81,21 @@ static struct eng_usage sum_usage(const struct gw_chat *c)
         u.decode_ns = one->decode_ns > u.decode_ns ? one->decode_ns : u.decode_ns;
     }
     return u;
+}
+
+/* The text at hand into its reader, as it came: a token is one of reasoning if the reading stood there before or after it, so that
+ * the token that completes the mark at either end counts. False: memory. */
+static bool read_text(struct gw_choice *k, bool ended)
+{
+    const struct gw_cut *cut = (const void *)k->cuts_out.data;
+    size_t at = 0;
+    bool ok = !k->cuts_out.failed;
+    for (size_t i = 0; ok && i < k->cuts_out.len / sizeof *cut; at += cut[i++].bytes) {
+        bool in = gw_calls_in_reasoning(k->calls);
+        ok = gw_calls_feed(k->calls, k->text.data ? k->text.data + at : "", cut[i].bytes, false);
+        k->n_reasoning += in || gw_calls_in_reasoning(k->calls) ? cut[i].tokens : 0;
+    }
+    return ok && gw_calls_feed(k->calls, k->text.data ? k->text.data + at : "", k->text.len - at, ended);
 }
 
 /* The parts that the text at hand makes. */
@@ -91,7 +107,7 @@ static bool make_parts(struct gw_choice *k, bool ended, struct gw_piece *p)
         p->n = k->text.len > 0;
         return true;
     }
-    bool ok = gw_calls_feed(k->calls, k->text.data, k->text.len, ended);
+    bool ok = read_text(k, ended);
     p->n = gw_calls_parts(k->calls, &p->part);
     p->calls = gw_calls_made(k->calls);
     return ok;
@@ -124,6 +140,7 @@ static void drop_taken(struct gw_choice *k)
     else
         buf_reset(&k->text);
     buf_reset(&k->toks_out);
+    buf_reset(&k->cuts_out);
 }
 
 static void piece_done(struct gw_choice *k, const struct gw_piece *p)
@@ -188,7 +205,7 @@ static void write_pieces(struct gw_chat *c, const struct gw_stream_event *failed
         struct gw_choice *k = &c->choices[i];
         struct gw_piece p;
         bool ended = !failed && k->end_taken && !k->finished;
-        if (!k->finished && (k->text.len || k->toks_out.len || ended || k->text.failed)) {
+        if (!k->finished && (k->text.len || k->toks_out.len || k->cuts_out.len || ended || k->text.failed)) {
             lost = !make_piece(c, k, ended, &p);
             if (!lost && (p.n || p.n_lp || ended)) {
                 c->api->piece(b, &c->head, &p);
@@ -253,7 +270,7 @@ void gw_chat_deliver(struct gw_chat *c)
     }
     for (uint32_t i = 0; i < c->n_choices && (c->streaming || ended == c->n_choices); i++) {
         struct gw_choice *k = &c->choices[i];
-        struct buf text = k->text, toks = k->toks_out; /* empty */
+        struct buf text = k->text, toks = k->toks_out, cuts = k->cuts_out; /* empty */
         if (k->finished)
             continue;
         atomic_fetch_sub(&c->app->pending, k->counted);
@@ -263,6 +280,8 @@ void gw_chat_deliver(struct gw_chat *c)
         k->pend = text;
         k->toks_out = k->toks;
         k->toks = toks;
+        k->cuts_out = k->cuts;
+        k->cuts = cuts;
     }
     pthread_mutex_unlock(&c->lock);
     if (c->streaming) {

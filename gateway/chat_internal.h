@@ -9,6 +9,8 @@
 
 #define ANSWER_BYTES_MAX (64u << 20)
 
+struct gw_cut { uint32_t bytes, tokens; }; /* of text that came together */
+
 /* One answer: a stream of the engine's. Fields are touched by the thread named beside them. */
 struct gw_choice {
     struct gw_chat *c;
@@ -22,11 +24,13 @@ struct gw_choice {
     bool queued;                   /* client, after submit: a place in the queue is held */
 
     struct buf pend, toks;         /* lock: text and tokens (struct gw_lp_token) not yet given to the exchange */
-    size_t counted;                /* lock: of pend and toks, in app->pending */
+    struct buf cuts;               /* lock: struct gw_cut of pend, where the format knows reasoning */
+    size_t counted;                /* lock: of pend, toks and cuts, in app->pending */
     bool ended; struct gw_stream_event end;
 
     bool begun, end_taken, finished; /* loop: something went out; nothing more comes; its end went out */
-    struct buf text, toks_out;     /* loop: taken from the two above */
+    struct buf text, toks_out, cuts_out; /* loop: taken from those above */
+    uint32_t n_reasoning;          /* loop: tokens of reasoning so far */
     uint64_t delivered;            /* loop: bytes of text that went out */
     struct gw_lp lp;               /* loop; with logprobs only */
     gw_calls *calls;               /* loop; NULL: the text is content as it stands */

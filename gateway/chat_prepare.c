@@ -155,6 +155,8 @@ static int make_choices(struct gw_chat *c)
         buf_init(&k->text, ANSWER_BYTES_MAX);
         buf_init(&k->toks, ANSWER_BYTES_MAX);
         buf_init(&k->toks_out, ANSWER_BYTES_MAX);
+        buf_init(&k->cuts, ANSWER_BYTES_MAX);
+        buf_init(&k->cuts_out, ANSWER_BYTES_MAX);
         gw_lp_init(&k->lp, 2 * (size_t)ANSWER_BYTES_MAX);
         if (gw_chat_open_calls(c, k))
             return c->ae.status;

@@ -45,6 +45,7 @@ void gw_out_usage(struct buf *b, const struct eng_usage *u)
     put(b, ",\"completion_tokens\":", u->output_tokens);
     put(b, ",\"total_tokens\":", (uint64_t)u->prompt_tokens + u->output_tokens);
     put(b, ",\"prompt_tokens_details\":{\"cached_tokens\":", u->cached_tokens);
+    put(b, "},\"completion_tokens_details\":{\"reasoning_tokens\":", u->reasoning_tokens);
     put_ms(b, "}},\"timings\":{\"queue_ms\":", u->queue_ns);
     put(b, ",\"cache_n\":", u->cached_tokens);
     put(b, ",\"prompt_n\":", computed);

@@ -315,7 +315,7 @@ static const struct json *event_json(const char **p, struct arena *a) /* the nex
 START_TEST(answers)
 {
     struct gw_answer_head h = {.created = 1700000000, .model = "a \"model\"", .fingerprint = "fp_1", .include_usage = true};
-    struct eng_usage u = {.prompt_tokens = 5, .cached_tokens = 2, .output_tokens = 3};
+    struct eng_usage u = {.prompt_tokens = 5, .cached_tokens = 2, .output_tokens = 3, .reasoning_tokens = 1};
     struct gw_api_error ae;
     struct buf b;
     struct json *v = NULL;
@@ -341,6 +341,7 @@ START_TEST(answers)
     ck_assert_uint_eq(json_get(ev, "choices")->n, 0);
     ck_assert_str_eq(json_path(ev, "usage.total_tokens")->s, "8");
     ck_assert_str_eq(json_path(ev, "usage.prompt_tokens_details.cached_tokens")->s, "2");
+    ck_assert_str_eq(json_path(ev, "usage.completion_tokens_details.reasoning_tokens")->s, "1");
     ck_assert_ptr_null(event_json(&p, &mem));
     ck_assert_int_eq(*p, 0);
 

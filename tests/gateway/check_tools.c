@@ -161,8 +161,18 @@ START_TEST(reasoning)
     open_all(FORMAT);
     const char *s = ask(CHAT, SAY("hm</think>yes", "\"reasoning_effort\":\"none\""));
     has(s, "\"content\":\"hm</think>yes\"");
-    s = ask(CHAT, "{\"model\":\"fake-model\",\"messages\":[{\"role\":\"user\",\"content\":\"!open!say hm</think>yes!\"}]}"); /* the prompt opened it */
-    has(s, "\"content\":\"yes\",\"reasoning_content\":\"hm\"");
+    has(s, "\"completion_tokens_details\":{\"reasoning_tokens\":0}");
+    s = ask(CHAT, "{\"model\":\"fake-model\",\"messages\":[{\"role\":\"user\",\"content\":\"!open!say hmhmhm</think>yes!\"}]}"); /* the prompt opened it */
+    has(s, "\"content\":\"yes\",\"reasoning_content\":\"hmhmhm\"");
+    has(s, "\"completion_tokens\":6,"); /* "hmh" "mhm" "</t" "hin" "k>y" "es" */
+    has(s, "\"completion_tokens_details\":{\"reasoning_tokens\":5}");
+    for (int i = 0; i < 2; i++) { /* whole and streamed: "<th" "ink" are text until ">wh" completes the mark */
+        s = ask(CHAT, i ? SAY("<think>why</think>yes now", "\"stream\":true,\"stream_options\":{\"include_usage\":true}") : SAY("<think>why</think>yes now", "\"n\":1"));
+        has(s, "\"completion_tokens\":9,");
+        has(s, "\"completion_tokens_details\":{\"reasoning_tokens\":4}");
+    }
+    s = ask(CHAT, SAY("<think>why</think>yes now", "\"n\":3")); /* of all answers */
+    has(s, "\"completion_tokens_details\":{\"reasoning_tokens\":12}");
     s = ask(CHAT, "{\"model\":\"fake-model\",\"enable_thinking\":false,\"messages\":[{\"role\":\"user\",\"content\":\"!open!say hm</think>yes!\"}]}");
     has(s, "\"content\":\"yes\",\"refusal\"");
     s = ask(CHAT, SAY("x", "\"reasoning_effort\":\"low\"")); /* this template knows no efforts */
