@@ -12,6 +12,7 @@ static const char *const precisions[] = {"auto", "f32", NULL};
 static const char *const kernels[] = {"auto", "c", "avx2", "avx512", NULL};
 static const char *const switches[] = {"auto", "off", NULL};
 static const char *const drafts[] = {"auto", "off", "always", NULL};
+static const char *const ios[] = {"auto", "ring", "threads", NULL};
 static const char *const kv_types[] = {"auto", "f32", "f16", "bf16", NULL};
 
 #define AT(field) offsetof(struct cli_engine, field)
@@ -29,6 +30,9 @@ const struct cli_flag cli_engine_flags[] = {
     {{"precision", CONF_ENUM, AT(precision), 0, 0, precisions}, NULL, "P", "auto: int8 activations meet quantised weights; f32: diagnosis"},
     {{"kernels", CONF_ENUM, AT(kernels), 0, 0, kernels}, NULL, "SET", "auto, c, avx2, avx512: equal bits, different speed"},
     {{"ram", CONF_STR, AT(ram), 0, 0, NULL}, NULL, "SIZE", "memory of the engine: bytes with K M G T, or % of the model's bytes; weights that do not fit stream from the drive"},
+    {{"disk", CONF_STR, AT(disk), 0, 0, NULL}, NULL, "DIR", "a directory on another drive with copies of the model's files, or with those its own directory lacks; may be repeated"},
+    {{"io", CONF_ENUM, AT(io), 0, 0, ios}, NULL, "auto|ring|threads", "how weights that stream are read: a ring is io_uring, threads is pread (auto: a ring where the kernel allows it)"},
+    {{"verify-reads", CONF_BOOL, AT(verify_reads), 0, 0, NULL}, NULL, NULL, "hold what is read of a packed copy against its checksums"},
     {{"device", CONF_STR, AT(device), 0, 0, NULL}, NULL, "DEV", "cpu"},
 };
 const size_t cli_n_engine_flags = sizeof cli_engine_flags / sizeof *cli_engine_flags;
@@ -60,8 +64,8 @@ static const struct cli_flag *find(const struct cli_flags *t, const char *arg, s
     return NULL;
 }
 
-/* Names of one model: given again, the values are one list. Other flags take the last. */
-static bool joins(const struct cli_flag *f) { return !strcmp(f->d.name, "alias"); }
+/* Names of one model, drives it lies on: given again, the values are one list. Other flags take the last. */
+static bool joins(const struct cli_flag *f) { return !strcmp(f->d.name, "alias") || !strcmp(f->d.name, "disk"); }
 
 int cli_parse(int argc, char **argv, const char *usage, const struct cli_flags *tables, const char **words, size_t words_max, size_t *n_words,
               bool *asked_help, struct arena *a, struct err *e)
@@ -108,7 +112,7 @@ static int ram_bytes(const struct cli_engine *f, uint64_t *out, struct err *e)
         if (end != f->ram + n - 1 || !(pct > 0 && pct <= 10000))
             return err_set(e, ERR_INVALID, "--ram %s: expected a share like 40%%", f->ram);
         off_catalog *c;
-        int rc = off_catalog_open(&c, f->model, 0, e);
+        int rc = off_catalog_open_on(&c, f->model, f->disk, 0, e);
         if (rc)
             return rc;
         *out = (uint64_t)((double)off_catalog_bytes(c) * pct / 100);
@@ -131,7 +135,7 @@ int cli_engine_config(const struct cli_engine *f, struct eng_config *c, struct e
         return err_set(e, ERR_INVALID, "--device %s: expected cpu, the one device of this build", f->device);
     *c = (struct eng_config){.model_path = f->model, .alias = f->alias, .ctx = (uint32_t)f->ctx, .seqs = (uint32_t)f->seqs,
                              .threads = (uint32_t)f->threads, .chunk = (uint32_t)f->chunk, .page_tokens = (uint32_t)f->page,
-                             .prefix_off = f->prefix == 1, .draft = modes[f->draft], .kv_type = types[f->kv_type], .isa = isas[f->kernels],
+                             .prefix_off = f->prefix == 1, .disks = f->disk, .verify_reads = f->verify_reads, .io = (enum off_io)f->io, .draft = modes[f->draft], .kv_type = types[f->kv_type], .isa = isas[f->kernels],
                              .precision = f->precision == 1 ? KRN_PREC_F32 : KRN_PREC_AUTO};
     return f->ram ? ram_bytes(f, &c->ram_max, e) : ERR_OK;
 }
@@ -145,15 +149,20 @@ void cli_echo_config(const struct eng_config *c, const char *isa)
 
 void cli_load_progress(void *ctx, uint64_t done, uint64_t total)
 {
-    static uint64_t last;
     (void)ctx;
+    cli_progress("loading", done, total);
+}
+
+void cli_progress(const char *what, uint64_t done, uint64_t total)
+{
+    static uint64_t last;
     if (!isatty(2) || !total)
         return;
     uint64_t now = clock_now_ns();
     if (done < total && now - last < 100 * NS_PER_MS)
         return;
     last = now;
-    fprintf(stderr, "\rloading %3.0f %% of %.0f MiB%s", 100.0 * (double)done / (double)total, (double)total / (1 << 20), done >= total ? "\r\x1b[K" : "");
+    fprintf(stderr, "\r%s %3.0f %% of %.0f MiB%s", what, 100.0 * (double)done / (double)total, (double)total / (1 << 20), done >= total ? "\r\x1b[K" : "");
 }
 
 int cli_fail(const char *verb, const struct err *e)

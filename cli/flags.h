@@ -19,9 +19,10 @@ int cli_parse(int argc, char **argv, const char *usage, const struct cli_flags *
 
 /* The engine flags of DESIGN, "Command line". Only those that act exist. */
 struct cli_engine {
-    const char *model, *alias, *ram, *device;
+    const char *model, *alias, *ram, *device, *disk;
     int64_t ctx, seqs, threads, chunk, page;
-    int precision, kernels, kv_type, prefix, draft; /* indices of the words */
+    int precision, kernels, kv_type, prefix, draft, io;
+    bool verify_reads; /* indices of the words */
 };
 extern const struct cli_flag cli_engine_flags[];
 extern const size_t cli_n_engine_flags;
@@ -30,7 +31,9 @@ extern const size_t cli_n_engine_flags;
 int cli_engine_config(const struct cli_engine *f, struct eng_config *c, struct err *e);
 /* One line to stderr with every value in force. */
 void cli_echo_config(const struct eng_config *c, const char *isa);
-/* Progress of loading on a terminal; quiet elsewhere. */
+/* "WHAT 12 % of N MiB" on a terminal, ten times a second; quiet elsewhere. */
+void cli_progress(const char *what, uint64_t done, uint64_t total);
+/* The same of loading. */
 void cli_load_progress(void *ctx, uint64_t done, uint64_t total);
 /* Prints "sluice VERB: message" to stderr and gives the exit code for it. */
 int cli_fail(const char *verb, const struct err *e);

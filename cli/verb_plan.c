@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/json.h"
 #include "cli/cli.h"
 #include "cli/flags.h"
 #include "cli/replay.h"
@@ -18,9 +19,16 @@ static const struct cli_flag flags[] = {
     {{"replay", CONF_BOOL, AT(replay), 0, 0, NULL}, NULL, NULL, "the words are recorded routings, JSON lines: hit rates of the expert cache by policy and size"},
     {{"json", CONF_BOOL, AT(json), 0, 0, NULL}, NULL, NULL, "one JSON document"},
 };
-enum { WORDS = 16, DRIVE_BYTES = 512 << 20, MEMORY_BYTES = 256 << 20 };
+enum { LINES = 16, WORDS = 16, DRIVE_BYTES = 512 << 20, MEMORY_BYTES = 256 << 20 };
 
-struct rates { double memory_s, drive_s; bool direct; }; /* bytes a second; 0: not measured */
+struct rates { double memory_s, drive_s; bool direct; char reading[LINES][512]; unsigned n_reading; }; /* bytes a second; 0: not measured */
+
+static void keep_line(void *ctx, const char *text)
+{
+    struct rates *r = ctx;
+    if (r->n_reading < LINES)
+        snprintf(r->reading[r->n_reading++], sizeof *r->reading, "%.511s", text);
+}
 
 static int measure(const struct eng_prediction *p, struct rates *r, struct err *e)
 {
@@ -32,9 +40,9 @@ static int measure(const struct eng_prediction *p, struct rates *r, struct err *
         return rc;
     rc = krn_probe_read(workers, MEMORY_BYTES, 3, &r->memory_s, e);
     pool_close(workers);
-    if (rc || !p->sweep_bytes || (rc = off_catalog_open(&c, p->config.model_path, 0, e)))
+    if (rc || !p->sweep_bytes || (rc = off_catalog_open_on(&c, p->config.model_path, p->config.disks, 0, e)))
         return rc;
-    rc = off_probe_drive(c, DRIVE_BYTES, OFF_IO_AUTO, &d, e);
+    rc = off_probe_drive_tell(c, DRIVE_BYTES, p->config.io, keep_line, r, &d, e);
     off_catalog_close(c);
     r->drive_s = d.bytes_s;
     r->direct = d.direct;
@@ -77,6 +85,8 @@ static void print_text(const struct eng_prediction *p, const struct rates *r, co
     printf("measured   memory %.1f GB/s", r->memory_s / 1e9);
     if (r->drive_s > 0)
         printf(", drive %.2f GB/s%s", r->drive_s / 1e9, r->direct ? "" : " (through the page cache: may be memory's rate)");
+    for (unsigned i = 0; i < r->n_reading; i++)
+        printf("\nreads      %s", r->reading[i]);
     printf("\nroof       the %s: %.2f tokens/s for one sequence, before arithmetic and attention; sequences that run together share each step\n", roof, s > 0 ? 1 / s : 0);
 }
 
@@ -94,6 +104,13 @@ static void print_json(const struct eng_prediction *p, const struct rates *r, co
         printf(",\"memory_bytes_s\":%.0f,\"roof\":\"%s\",\"roof_tok_s\":%.3f", r->memory_s, roof, s > 0 ? 1 / s : 0);
     if (r->drive_s > 0)
         printf(",\"drive_bytes_s\":%.0f,\"drive_direct\":%s", r->drive_s, r->direct ? "true" : "false");
+    for (unsigned i = 0; i < r->n_reading; i++) {
+        struct buf b;
+        buf_init(&b, 8192);
+        json_put_cstr(&b, r->reading[i]);
+        printf("%s%s%s", i ? "," : ",\"reading\":[", b.failed ? "null" : b.data, i + 1 == r->n_reading ? "]" : "");
+        buf_free(&b);
+    }
     printf("}\n");
 }
 

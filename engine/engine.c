@@ -1,6 +1,8 @@
 /* The front of a running engine: requests enter, are cancelled and paused; what it says about itself. */
 #include "engine/engine.h"
 
+#include <stdio.h>
+
 #include "base/hash.h"
 #include "engine/engine_internal.h"
 
@@ -99,6 +101,14 @@ void eng_stats(eng_engine *g, struct eng_stats *s)
     s->weight_bytes = g->weight_bytes;
     s->activation_bytes = g->activation_bytes;
     s->ram_max = g->c.ram_max;
+    s->weight_failing = off_weights_failing(g->weights);
+    struct off_drive_stats d;
+    for (s->n_drives = 0; s->n_drives < ENG_DRIVES_MAX && off_weights_drive(g->weights, s->n_drives, &d); s->n_drives++) {
+        struct eng_drive *x = &s->drives[s->n_drives];
+        *x = (struct eng_drive){.bytes = d.bytes, .reads = d.reads, .errors = d.errors};
+        snprintf(x->dir, sizeof x->dir, "%s", d.dir);
+        snprintf(x->reading, sizeof x->reading, "%s", d.reading);
+    }
 }
 
 static void put_digest(struct buf *b, const char *key, const void *p, size_t n)

@@ -10,6 +10,9 @@
 
 struct eng_config {
     const char *model_path, *alias;
+    const char *disks;        /* --disk: directories with copies of its files, or the rest of them, separated by commas; NULL: none */
+    bool verify_reads;        /* --verify-reads: what is read of a packed copy is held against its checksums */
+    enum off_io io;           /* --io: how weights are read past the page cache */
     uint32_t ctx;             /* -c: tokens a sequence; 0: what the sheet says, mostly 4096 or less */
     uint32_t seqs;            /* -np: sequences that run at once; 0: the sheet's, mostly 8 */
     uint32_t threads;         /* -t; 0: the cores this process may use */
@@ -104,6 +107,7 @@ void eng_cancel(eng_engine *g, uint64_t id);
 void eng_pause(eng_engine *g, uint64_t id, bool paused); /* a reader that lags stops its own sequence only */
 void eng_drain(eng_engine *g);               /* refuses new requests with ERR_CLOSED; running ones go on */
 
+enum { ENG_DRIVES_MAX = 8 };
 struct eng_stats {
     uint32_t running, waiting, seqs_max; uint64_t waiting_tokens;
     uint64_t requests, tokens_in, tokens_out, steps; /* accepted requests and their prompt tokens; tokens sampled */
@@ -111,6 +115,10 @@ struct eng_stats {
     uint64_t kv_pages, kv_pages_used, kv_bytes, weight_bytes, activation_bytes, ram_max; /* used: held by sequences */
     uint64_t weight_sweep_bytes;  /* of weights that pass through memory in a step; 0: all stay */
     uint64_t weight_read_bytes, weight_stalls, weight_stall_ns; /* from files; leases that had to wait, and how long */
+    uint64_t weight_wanted_bytes; /* of those read: what was wanted, without what alignment adds */
+    uint64_t weight_failing;      /* 1: weights that stream cannot be read at present */
+    struct eng_drive { char dir[200], reading[64]; uint64_t bytes, reads, errors; } drives[ENG_DRIVES_MAX]; /* the first ones */
+    uint32_t n_drives;
     uint64_t prefix_lookups, prefix_hits, prefix_tokens; /* admissions; those that found pages; tokens that were not computed */
     uint64_t draft_tokens, draft_accepted;               /* guessed; guessed right */
     uint64_t prefix_pages, prefix_evictions;             /* pages in the index, held or not; pages and snapshots that left it for want of room */

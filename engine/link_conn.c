@@ -250,14 +250,25 @@ void link_conn_stats(eng_link *l, struct link_conn *c, const struct eng_stats *s
         {"prefix_tokens", s->prefix_tokens}, {"draft_tokens", s->draft_tokens}, {"draft_accepted", s->draft_accepted}, {"prefix_pages", s->prefix_pages}, {"prefix_evictions", s->prefix_evictions},
         {"weight_sweep_bytes", s->weight_sweep_bytes}, {"weight_read_bytes", s->weight_read_bytes}, {"weight_stalls", s->weight_stalls},
         {"weight_stall_ns", s->weight_stall_ns}, {"snapshots", s->snapshots}, {"snapshots_taken", s->snapshots_taken}, {"snapshots_restored", s->snapshots_restored},
-        {"snapshots_max", s->snapshots_max}, {"snapshot_bytes", s->snapshot_bytes}};
+        {"snapshots_max", s->snapshots_max}, {"snapshot_bytes", s->snapshot_bytes},
+        {"weight_wanted_bytes", s->weight_wanted_bytes}, {"weight_failing", s->weight_failing}};
     (void)l;
     c->load[0] = s->running;
     c->load[1] = s->waiting;
     buf_init(&b, 8192);
     for (size_t i = 0; i < sizeof fields / sizeof *fields; i++)
         buf_printf(&b, "%c\"%s\":%llu", i ? ',' : '{', fields[i].name, (unsigned long long)fields[i].v);
-    if (buf_char(&b, '}'))
+    buf_str(&b, ",\"drives\":[");
+    for (uint32_t i = 0; i < s->n_drives; i++) {
+        const struct eng_drive *d = &s->drives[i];
+        buf_printf(&b, "%s{\"bytes\":%llu,\"reads\":%llu,\"errors\":%llu,\"dir\":", i ? "," : "", (unsigned long long)d->bytes, (unsigned long long)d->reads,
+                   (unsigned long long)d->errors);
+        json_put_cstr(&b, d->dir);
+        buf_str(&b, ",\"reading\":");
+        json_put_cstr(&b, d->reading);
+        buf_char(&b, '}');
+    }
+    if (buf_str(&b, "]}"))
         put(c, ENG_FR_STATS, 0, b.data, b.len);
     buf_free(&b);
 }

@@ -252,7 +252,7 @@ void eng_model_detach(struct eng_model *m)
     arena_free(&m->mem);
 }
 
-int eng_model_open(struct eng_model **out, const char *path, const char *alias, uint32_t ctx, struct err *e)
+int eng_model_open(struct eng_model **out, const char *path, const char *disks, const char *alias, uint32_t ctx, struct err *e)
 {
     struct eng_plan_options o = {.ctx = ctx};
     int rc;
@@ -268,7 +268,7 @@ int eng_model_open(struct eng_model **out, const char *path, const char *alias, 
         rc = err_set(e, ERR_NOMEM, "model");
         goto out;
     }
-    if ((rc = off_catalog_open(&m->catalog, path, 0, e)) || (rc = eng_plan_compile(&m->plan, m->catalog, &o, NULL, e)) ||
+    if ((rc = off_catalog_open_on(&m->catalog, path, disks, 0, e)) || (rc = eng_plan_compile(&m->plan, m->catalog, &o, NULL, e)) ||
         (rc = eng_model_attach(m, e)) || (rc = fingerprint(m, e)))
         goto out;
     for (uint32_t i = 0; i < m->plan->n_notes; i++)

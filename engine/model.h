@@ -22,7 +22,7 @@ struct eng_model {
     uint8_t fingerprint[32];                  /* of names, dtypes, shapes, sizes, config and rope tables: not of weight bytes */
 };
 /* ctx: of a sequence, 0: as the sheet says. */
-int eng_model_open(struct eng_model **out, const char *path, const char *alias, uint32_t ctx, struct err *e);
+int eng_model_open(struct eng_model **out, const char *path, const char *disks, const char *alias, uint32_t ctx, struct err *e); /* disks: off_catalog_open_on */
 /* "id":"...","aliases":[...] of a description; list: names separated by commas, empty ones do not count. */
 void eng_put_names(struct buf *b, const char *id, const char *list);
 void eng_model_close(struct eng_model *m);

@@ -77,12 +77,18 @@ static int charge(eng_engine *g, const struct eng_exec_config *x, struct eng_kv_
     return rc;
 }
 
+static void log_reading(void *ctx, const char *text)
+{
+    (void)ctx;
+    log_info("weights %s", text);
+}
+
 /* Weights into what the budget left for them. */
 static int open_weights(eng_engine *g, struct err *e)
 {
     const struct eng_plan *p = g->model->plan;
     struct off_sweep sweep = {.uses = p->uses, .n = p->n_uses, .rows_max = g->c.chunk};
-    struct off_weights_config w = {.ram_max = g->weight_bytes, .sweep = &sweep, .pool = g->pool, .progress = g->c.progress, .ctx = g->c.progress_ctx};
+    struct off_weights_config w = {.ram_max = g->weight_bytes, .sweep = &sweep, .pool = g->pool, .io = g->c.io, .verify = g->c.verify_reads, .progress = g->c.progress, .ctx = g->c.progress_ctx};
     struct off_weights_stats s;
     int rc = off_weights_open(&g->weights, g->model->catalog, p->records, p->n_records, p->weights, p->n_weights, &w, e);
     if (rc == ERR_BUDGET)
@@ -93,6 +99,7 @@ static int open_weights(eng_engine *g, struct err *e)
     off_weights_stats(g->weights, &s);
     g->weight_bytes = s.resident_bytes + s.window_bytes + s.staging_bytes;
     g->stats.weight_sweep_bytes = s.sweep_bytes;
+    off_weights_tell(g->weights, log_reading, NULL);
     if (s.sweep_bytes)
         log_info("weights stream resident=%llu window=%llu a_step=%llu", (unsigned long long)s.resident_bytes, (unsigned long long)s.window_bytes,
                  (unsigned long long)s.sweep_bytes);
@@ -132,7 +139,7 @@ static int prepare(eng_engine *g, const struct eng_config *cfg, struct eng_exec_
 {
     int rc;
     g->c = *cfg;
-    if ((rc = eng_model_open(&g->model, cfg->model_path, cfg->alias, cfg->ctx, e)) || (rc = eng_config_defaults(&g->c, g->model->plan, e)) || (rc = open_grammars(g, e)))
+    if ((rc = eng_model_open(&g->model, cfg->model_path, cfg->disks, cfg->alias, cfg->ctx, e)) || (rc = eng_config_defaults(&g->c, g->model->plan, e)) || (rc = open_grammars(g, e)))
         return rc;
     g->draft_rows = g->c.draft == ENG_DRAFT_OFF ? 0 : POL_DRAFT_MAX;
     *x = (struct eng_exec_config){.isa = g->c.isa, .precision = g->c.precision, .threads = g->c.threads, .rows_max = g->c.chunk, .picks_max = g->c.seqs + g->draft_rows};
@@ -152,7 +159,7 @@ int eng_predict(const struct eng_config *cfg, struct eng_prediction *out, struct
         goto out;
     struct eng_plan *p = g->model->plan;
     struct off_sweep sweep = {.uses = p->uses, .n = p->n_uses, .rows_max = g->c.chunk};
-    struct off_weights_config w = {.ram_max = g->weight_bytes, .sweep = &sweep};
+    struct off_weights_config w = {.ram_max = g->weight_bytes, .sweep = &sweep, .io = g->c.io, .verify = g->c.verify_reads};
     if ((rc = off_weights_plan(g->model->catalog, p->records, p->n_records, &w, &s, e)))
         goto out;
     uint64_t all = eng_kv_bytes(p, &kv, g->c.seqs);

@@ -1,8 +1,6 @@
 /* The `ropes` of a sheet -> tables of the plan, made when a rope call first names them. Factors of a GGUF file are the only
- * weight bytes a compile reads: a few hundred, by pread. */
-#include <errno.h>
+ * weight bytes a compile reads: a few hundred. */
 #include <string.h>
-#include <unistd.h>
 
 #include "engine/compile_internal.h"
 #include "engine/rope.h"
@@ -13,22 +11,14 @@ static int read_factors(struct eng_compiler *c, const struct off_tensor *t, uint
 {
     const struct off_file *f = off_catalog_file(c->cat, t->file);
     float *v = ARENA_ARRAY(c->mem, float, n);
-    size_t at = 0, bytes = n * sizeof *v;
+    size_t bytes = n * sizeof *v;
 
     *out = v;
     if (t->type != KRN_F32 || t->bytes != bytes)
         return err_set(e, ERR_FORMAT, "tensor %s in %s: expected F32 [%u], found %s of %llu bytes", t->name, f->base, n, krn_types[t->type].name, (unsigned long long)t->bytes);
     if (!v)
         return err_set(e, ERR_NOMEM, "rope factors");
-    while (at < bytes) {
-        ssize_t k = pread(f->fd, (char *)v + at, bytes - at, (off_t)(t->offset + at));
-        if (k < 0 && errno == EINTR)
-            continue;
-        if (k <= 0)
-            return err_set(e, ERR_IO, "cannot read %s of %s: %s", t->name, f->base, k < 0 ? strerror(errno) : "the file is shorter");
-        at += (size_t)k;
-    }
-    return ERR_OK;
+    return off_catalog_read(c->cat, t, v, e);
 }
 
 static int value(struct eng_compiler *c, const struct json *def, const char *key, struct eng_value *out, struct err *e)

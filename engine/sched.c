@@ -232,6 +232,7 @@ static void run_step(eng_engine *g)
     pthread_mutex_lock(&g->lock);
     g->stats.steps++;
     g->stats.weight_read_bytes = w.file_bytes_read;
+    g->stats.weight_wanted_bytes = w.file_bytes_wanted;
     g->stats.weight_stalls = w.lease_misses;
     g->stats.weight_stall_ns = w.stall_ns;
     g->stats.model_ns += model_ns;

@@ -29,7 +29,7 @@ static int open_weights(eng_session *s, uint64_t ram_max, struct err *e)
     if (rc)
         return rc;
     struct off_sweep sweep = {.uses = p->uses, .n = p->n_uses, .rows_max = s->c.chunk};
-    struct off_weights_config w = {.ram_max = ram_max, .sweep = &sweep, .pool = workers, .progress = s->c.progress, .ctx = s->c.progress_ctx};
+    struct off_weights_config w = {.ram_max = ram_max, .sweep = &sweep, .pool = workers, .io = s->c.io, .verify = s->c.verify_reads, .progress = s->c.progress, .ctx = s->c.progress_ctx};
     rc = off_weights_open(&s->weights, s->model->catalog, p->records, p->n_records, p->weights, p->n_weights, &w, e);
     pool_close(workers);
     return rc;
@@ -58,7 +58,7 @@ int eng_session_open(eng_session **out, const struct eng_config *cfg, uint32_t p
         return err_set(e, ERR_NOMEM, "session");
     s->c = *cfg;
     s->picks_max = picks_max;
-    if ((rc = eng_model_open(&s->model, cfg->model_path, cfg->alias, cfg->ctx, e)) || (rc = eng_config_defaults(&s->c, s->model->plan, e)))
+    if ((rc = eng_model_open(&s->model, cfg->model_path, cfg->disks, cfg->alias, cfg->ctx, e)) || (rc = eng_config_defaults(&s->c, s->model->plan, e)))
         goto out;
     struct eng_plan *p = s->model->plan;
     struct eng_kv_config kv = {.type = s->c.kv_type, .page_tokens = s->c.page_tokens, .slots = s->c.seqs, .ctx = s->c.ctx, .chunk = s->c.chunk,

@@ -328,7 +328,7 @@ static void answer_model(struct gw_app *a, gw_exchange *x, const char *raw)
 static void answer_ready(struct gw_app *a, gw_exchange *x)
 {
     static const struct gw_header retry = {"Retry-After", "2"};
-    bool up = gw_engine_up(a->cfg.engine) && !atomic_load(&a->stopping);
+    bool up = gw_engine_able(a->cfg.engine) && !atomic_load(&a->stopping);
     struct gw_served *s = gw_engine_served(a->cfg.engine);
     struct buf b;
     buf_init(&b, 1u << 16);

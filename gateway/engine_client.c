@@ -153,6 +153,19 @@ static void on_blob(struct gw_engine *g, const struct eng_frame *f)
 
 /* ---- frames ----------------------------------------------------------------------------------------------- */
 
+static void drives_of(const struct json *list, struct eng_stats *st)
+{
+    for (size_t i = 0; json_is(list, JSON_ARRAY) && i < list->n && i < ENG_DRIVES_MAX; i++) {
+        struct eng_drive *d = &st->drives[st->n_drives++];
+        const char *dir = json_str(json_get(list->items[i], "dir")), *reading = json_str(json_get(list->items[i], "reading"));
+        json_u64(json_get(list->items[i], "bytes"), &d->bytes);
+        json_u64(json_get(list->items[i], "reads"), &d->reads);
+        json_u64(json_get(list->items[i], "errors"), &d->errors);
+        snprintf(d->dir, sizeof d->dir, "%s", dir ? dir : "");
+        snprintf(d->reading, sizeof d->reading, "%s", reading ? reading : "");
+    }
+}
+
 static void on_stats(struct gw_engine *g, const struct eng_frame *f)
 {
 #define U64(name) {#name, offsetof(struct eng_stats, name), 8}
@@ -164,6 +177,7 @@ static void on_stats(struct gw_engine *g, const struct eng_frame *f)
         U64(prefix_lookups), U64(prefix_hits), U64(prefix_tokens), U64(draft_tokens), U64(draft_accepted), U64(prefix_pages), U64(prefix_evictions),
         U64(weight_sweep_bytes), U64(weight_read_bytes), U64(weight_stalls), U64(weight_stall_ns),
         U64(snapshots), U64(snapshots_taken), U64(snapshots_restored), U64(snapshots_max), U64(snapshot_bytes),
+        U64(weight_wanted_bytes), U64(weight_failing),
     };
 #undef U64
 #undef U32
@@ -179,6 +193,7 @@ static void on_stats(struct gw_engine *g, const struct eng_frame *f)
             uint32_t small = v > UINT32_MAX ? UINT32_MAX : (uint32_t)v;
             memcpy((char *)&st + fields[i].offset, fields[i].size == 4 ? (void *)&small : (void *)&v, fields[i].size);
         }
+        drives_of(json_get(o, "drives"), &st);
         pthread_mutex_lock(&g->lock);
         g->engine_stats = st;
         g->has_engine_stats = true;
@@ -402,6 +417,14 @@ void gw_engine_close(gw_engine *g)
 }
 
 bool gw_engine_up(gw_engine *g) { return atomic_load(&g->up); }
+
+bool gw_engine_able(gw_engine *g)
+{
+    pthread_mutex_lock(&g->lock);
+    bool failing = g->has_engine_stats && g->engine_stats.weight_failing;
+    pthread_mutex_unlock(&g->lock);
+    return gw_engine_up(g) && !failing;
+}
 
 struct gw_served *gw_engine_served(gw_engine *g)
 {

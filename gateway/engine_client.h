@@ -33,6 +33,7 @@ void gw_engine_stop(gw_engine *g);         /* running streams end with GW_ST_LOS
 void gw_engine_close(gw_engine *g);        /* stops first; no other thread may use it any more. NULL is fine */
 
 bool gw_engine_up(gw_engine *g);
+bool gw_engine_able(gw_engine *g);             /* up, and its weights can be read */
 /* The model as last described, also while the engine is away; NULL before the first description. Ends with gw_served_unref. */
 struct gw_served *gw_engine_served(gw_engine *g);
 

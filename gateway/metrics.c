@@ -67,6 +67,34 @@ static void put_requests(struct gw_metrics *m, struct buf *b)
         buf_printf(b, "sluice_generations_total{reason=\"%s\"} %llu\n", outcome_names[i], get(&m->outcomes[i]));
 }
 
+/* A label's value: what may not stand in quotes is escaped. */
+static void put_label(struct buf *b, const char *s)
+{
+    for (; *s; s++) {
+        if (*s == '"' || *s == '\\')
+            buf_char(b, '\\');
+        buf_char(b, (unsigned char)*s < 32 ? ' ' : *s);
+    }
+}
+
+static void put_drives(const struct eng_stats *e, struct buf *b)
+{
+    static const struct { const char *name, *help; } rows[] = {{"drive_read_bytes_total", "Bytes of weights read from a drive, and how."},
+                                                               {"drive_reads_total", "Reads of weights from a drive."},
+                                                               {"drive_errors_total", "Of those, the ones that failed."}};
+    for (unsigned k = 0; k < sizeof rows / sizeof *rows && e->n_drives; k++) {
+        buf_printf(b, "# HELP sluice_%s %s\n# TYPE sluice_%s counter\n", rows[k].name, rows[k].help, rows[k].name);
+        for (uint32_t i = 0; i < e->n_drives; i++) {
+            const struct eng_drive *d = &e->drives[i];
+            buf_printf(b, "sluice_%s{drive=\"", rows[k].name);
+            put_label(b, d->dir);
+            buf_str(b, "\",reading=\"");
+            put_label(b, d->reading);
+            buf_printf(b, "\"} %llu\n", (unsigned long long)(k == 0 ? d->bytes : k == 1 ? d->reads : d->errors));
+        }
+    }
+}
+
 static void put_engine(const struct gw_engine_stats *s, struct buf *b)
 {
     put(b, "gauge", "engine_up", "1 while an engine is connected and has generated a token.", s->up);
@@ -105,6 +133,9 @@ static void put_engine(const struct gw_engine_stats *s, struct buf *b)
     put(b, "gauge", "weight_bytes", "Bytes of memory that weights take: what stays, and the window and buffers through which the rest passes.", e->weight_bytes);
     put(b, "gauge", "weight_sweep_bytes", "Bytes of weights that pass through that window in every step.", e->weight_sweep_bytes);
     put(b, "counter", "weight_read_bytes_total", "Bytes of weights read from files.", e->weight_read_bytes);
+    put(b, "counter", "weight_wanted_bytes_total", "Of those, the bytes that were wanted; the others come with alignment.", e->weight_wanted_bytes);
+    put(b, "gauge", "weight_failing", "1 while weights that stream cannot be read.", e->weight_failing);
+    put_drives(e, b);
     put(b, "counter", "weight_stalls_total", "Times a step waited for weights.", e->weight_stalls);
     put(b, "counter", "weight_stall_microseconds_total", "How long steps waited for weights.", e->weight_stall_ns / 1000);
     put(b, "gauge", "activation_bytes", "Bytes of activations.", e->activation_bytes);

@@ -2,6 +2,7 @@
 #include "offload/catalog.h"
 
 #include <assert.h>
+#include <inttypes.h>
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -10,6 +11,7 @@
 #include <unistd.h>
 
 #include "offload/catalog_internal.h"
+#include "offload/pack.h"
 
 uint32_t off_catalog_add(struct off_catalog *c, const char *name, size_t n, bool *fresh, struct err *e)
 {
@@ -33,6 +35,22 @@ uint32_t off_catalog_add(struct off_catalog *c, const char *name, size_t n, bool
     return i;
 }
 
+static bool exists(const char *dir, const char *name)
+{
+    char path[PATH_MAX];
+    return snprintf(path, sizeof path, "%s/%s", dir, name) < (int)sizeof path && access(path, F_OK) == 0;
+}
+
+/* In the model's own directory, or else on the first drive that has a file of that name. */
+static char *path_of(struct off_catalog *c, const char *base, uint32_t *drive)
+{
+    for (*drive = 0; *drive < c->n_dirs && !exists(c->dirs[*drive], base);)
+        ++*drive;
+    if (*drive >= c->n_dirs)
+        *drive = 0;
+    return arena_printf(&c->mem, "%s/%s", *drive ? c->dirs[*drive] : c->dir, base);
+}
+
 uint32_t off_catalog_add_file(struct off_catalog *c, const char *base, size_t n, struct err *e)
 {
     bool fresh;
@@ -49,7 +67,8 @@ uint32_t off_catalog_add_file(struct off_catalog *c, const char *base, size_t n,
             i = OFF_NO_NAME;
         }
     }
-    char *path = i == OFF_NO_NAME ? NULL : arena_printf(&c->mem, "%s/%s", c->dir, c->file_names.v[i].s);
+    uint32_t drive = 0;
+    char *path = i == OFF_NO_NAME ? NULL : path_of(c, c->file_names.v[i].s, &drive);
     if (!path) {
         if (i != OFF_NO_NAME) { /* closing must not see a file without a descriptor field */
             c->files[i] = (struct off_file){.path = "", .base = "", .fd = -1};
@@ -57,7 +76,7 @@ uint32_t off_catalog_add_file(struct off_catalog *c, const char *base, size_t n,
         err_set(e, ERR_NOMEM, "names of %u files", c->file_names.n);
         return OFF_NO_NAME;
     }
-    c->files[i] = (struct off_file){.path = path, .base = c->file_names.v[i].s, .fd = -1};
+    c->files[i] = (struct off_file){.path = path, .base = c->file_names.v[i].s, .fd = -1, .drive = drive};
     return i;
 }
 
@@ -106,13 +125,64 @@ static int read_config(struct off_catalog *c, bool required, struct err *e)
     return rc;
 }
 
-static bool exists(const char *dir, const char *name)
+int off_catalog_open_file(struct off_catalog *c, uint32_t file, uint64_t *readable, struct err *e)
 {
-    char path[PATH_MAX];
-    return snprintf(path, sizeof path, "%s/%s", dir, name) < (int)sizeof path && access(path, F_OK) == 0;
+    struct off_file *f = &c->files[file];
+    int rc = off_io_open(f->path, &f->fd, &f->size, e);
+    *readable = f->size;
+    if (rc || !c->pack)
+        return rc;
+    const struct off_pack_file *k = off_pack_file(c->pack, f->base);
+    if (!k || k->head != f->size)
+        return err_set(e, ERR_FORMAT, "%s: expected a file that %s lists, %" PRIu64 " bytes of it, found %" PRIu64, f->path, OFF_PACK_MANIFEST, k ? k->head : 0, f->size);
+    f->size = k->size;
+    f->cut = true;
+    return ERR_OK;
 }
 
-static int open_directory(struct off_catalog *c, struct err *e)
+static int read_manifest(struct off_catalog *c, struct err *e)
+{
+    char *path = arena_printf(&c->mem, "%s/%s", c->dir, OFF_PACK_MANIFEST), *text = NULL;
+    uint64_t size;
+    int fd = -1, rc = path && (c->pack = ARENA_NEW(&c->mem, struct off_pack)) ? off_io_open(path, &fd, &size, e) : err_set(e, ERR_NOMEM, "%s", OFF_PACK_MANIFEST);
+    if (!rc && (size > OFF_PACK_BYTES_MAX || !(text = malloc((size_t)size + 1))))
+        rc = err_set(e, ERR_LIMIT, "%s: expected at most %zu bytes, found %" PRIu64, path, OFF_PACK_BYTES_MAX, size);
+    if (!rc && !(rc = off_io_read_all(fd, text, (size_t)size, 0, e)) && (rc = off_pack_parse(c->pack, text, (size_t)size, false, &c->mem, e)))
+        err_prefix(e, rc, "%s", c->dir);
+    free(text);
+    if (fd >= 0)
+        close(fd);
+    return rc;
+}
+
+static int open_file(struct off_catalog *c, const char *path, const char *base, struct err *e);
+static int open_published(struct off_catalog *c, struct err *e);
+
+/* A packed copy: the heads as if they were the files, then the data behind them. */
+static int open_packed(struct off_catalog *c, struct err *e)
+{
+    int rc = read_manifest(c, e);
+    if (rc)
+        return rc;
+    if (!strcmp(c->pack->model, ".")) {
+        rc = open_published(c, e);
+    } else {
+        char *path = arena_printf(&c->mem, "%s/%s", c->dir, c->pack->model);
+        rc = path ? open_file(c, path, c->pack->model, e) : err_set(e, ERR_NOMEM, "%s", c->pack->model);
+    }
+    uint32_t i = rc ? OFF_NO_NAME : off_catalog_add_file(c, OFF_PACK_DATA, strlen(OFF_PACK_DATA), e);
+    if (rc || i == OFF_NO_NAME)
+        return rc ? rc : e->code;
+    struct off_file *f = &c->files[i];
+    if (!(rc = off_io_open(f->path, &f->fd, &f->size, e)) && f->size < c->pack->end)
+        rc = err_set(e, ERR_FORMAT, "%s: expected %" PRIu64 " bytes, as %s says, found %" PRIu64, f->path, c->pack->end, OFF_PACK_MANIFEST, f->size);
+    c->pack->data = i;
+    return rc;
+}
+
+static int open_directory(struct off_catalog *c, struct err *e) { return exists(c->dir, OFF_PACK_MANIFEST) ? open_packed(c, e) : open_published(c, e); }
+
+static int open_published(struct off_catalog *c, struct err *e)
 {
     c->kind = OFF_SAFETENSORS;
     if (exists(c->dir, "model.safetensors.index.json")) {
@@ -158,7 +228,43 @@ static int open_file(struct off_catalog *c, const char *path, const char *base, 
     return rc == ERR_OK ? off_safetensors_open_file(c, base, e) : rc;
 }
 
-int off_catalog_open(off_catalog **out, const char *path, int header_only, struct err *e)
+/* The model's own directory, then the others. */
+static int list_dirs(struct off_catalog *c, const char *disks, struct err *e)
+{
+    uint32_t n = 1;
+    for (const char *p = disks; p && *p; p++)
+        n += *p == ',';
+    c->dirs = arena_alloc(&c->mem, (n + 1) * sizeof *c->dirs);
+    if (!c->dirs)
+        return err_set(e, ERR_NOMEM, "list of %u directories", n);
+    c->dirs[c->n_dirs++] = c->dir;
+    for (const char *p = disks; p && *p; p += *p == ',') {
+        size_t k = strcspn(p, ",");
+        char *dir = arena_strdup(&c->mem, p, k);
+        if (!dir)
+            return err_set(e, ERR_NOMEM, "list of %u directories", n);
+        if (k)
+            c->dirs[c->n_dirs++] = dir;
+        p += k;
+    }
+    return ERR_OK;
+}
+
+static int check_dirs(const struct off_catalog *c, struct err *e)
+{
+    for (uint32_t d = 1; d < c->n_dirs; d++) {
+        uint32_t i = 0;
+        while (i < c->file_names.n && !exists(c->dirs[d], c->files[i].base))
+            i++;
+        if (i == c->file_names.n)
+            return err_set(e, ERR_INVALID, "--disk %s: expected at least one of the model's files, found none", c->dirs[d]);
+    }
+    return ERR_OK;
+}
+
+int off_catalog_open(off_catalog **out, const char *path, int header_only, struct err *e) { return off_catalog_open_on(out, path, NULL, header_only, e); }
+
+int off_catalog_open_on(off_catalog **out, const char *path, const char *disks, int header_only, struct err *e)
 {
     struct stat st;
     struct err mine;
@@ -181,7 +287,9 @@ int off_catalog_open(off_catalog **out, const char *path, int header_only, struc
             copy[--n] = 0;
         c->dir = copy;
         copy = NULL;
-        rc = open_directory(c, e);
+        c->model = ".";
+        rc = list_dirs(c, disks, e);
+        rc = rc ? rc : open_directory(c, e);
     } else {
         char *slash = strrchr(copy, '/');
         const char *base = slash ? path + (slash - copy) + 1 : path;
@@ -190,8 +298,12 @@ int off_catalog_open(off_catalog **out, const char *path, int header_only, struc
         c->dir = slash ? copy : strdup(".");
         if (slash)
             copy = NULL;
-        rc = c->dir ? open_file(c, path, base, e) : err_set(e, ERR_NOMEM, "catalog");
+        c->model = c->dir ? arena_strdup(&c->mem, base, strlen(base)) : NULL;
+        rc = c->model ? list_dirs(c, disks, e) : err_set(e, ERR_NOMEM, "catalog");
+        rc = rc ? rc : open_file(c, path, base, e);
     }
+    if (rc == ERR_OK)
+        rc = check_dirs(c, e);
     if (rc == ERR_OK) {
         for (size_t i = 0; i < c->names.n; i++)
             c->bytes += c->tensors[i].bytes;
@@ -226,9 +338,31 @@ void off_catalog_close(off_catalog *c)
 enum off_kind off_catalog_kind(const off_catalog *c) { return c->kind; }
 size_t off_catalog_count(const off_catalog *c) { return c->names.n; }
 size_t off_catalog_files(const off_catalog *c) { return c->file_names.n; }
+size_t off_catalog_dirs(const off_catalog *c) { return c->n_dirs; }
+const char *off_catalog_dir(const off_catalog *c, size_t i) { return c->dirs[i]; }
 size_t off_catalog_problems(const off_catalog *c) { return c->n_problems; }
 uint64_t off_catalog_bytes(const off_catalog *c) { return c->bytes; }
 const struct json *off_catalog_config(const off_catalog *c) { return c->config; }
+
+const struct off_pack *off_catalog_pack(const off_catalog *c) { return c->pack; }
+const char *off_catalog_model(const off_catalog *c) { return c->model; }
+
+int off_catalog_read(const off_catalog *c, const struct off_tensor *t, void *dst, struct err *e)
+{
+    int fd = c->files[t->file].fd;
+    uint64_t at = t->offset;
+    if (c->pack) {
+        uint32_t i = 0;
+        while (i < c->pack->n_tensors && (strcmp(c->pack->tensors[i].name, t->name) || c->pack->tensors[i].bytes != t->bytes))
+            i++;
+        if (i == c->pack->n_tensors)
+            return err_set(e, ERR_NOTFOUND, "%s: tensor \"%s\": expected it by itself, found that the packed copy has it in a record or not at all", OFF_PACK_MANIFEST, t->name);
+        fd = c->files[c->pack->data].fd;
+        at = c->pack->tensors[i].at;
+    }
+    int rc = off_io_read_all(fd, dst, (size_t)t->bytes, at, e);
+    return rc ? err_prefix(e, rc, "%s: tensor \"%s\"", c->files[t->file].base, t->name) : ERR_OK;
+}
 
 const struct off_tensor *off_catalog_at(const off_catalog *c, size_t i)
 {

@@ -23,7 +23,14 @@ struct off_tensor {
     uint32_t file;
     uint64_t offset, bytes;       /* absolute, within the file */
 };
-struct off_file { const char *path, *base; uint64_t size; int fd; bool missing; };
+struct off_file {
+    const char *path, *base;
+    uint64_t size;
+    int fd;
+    bool missing;
+    bool cut;                     /* of a packed copy: no more than its head is there, size is what was published */
+    uint32_t drive;               /* of off_catalog_dir: where path lies */
+};
 
 typedef struct off_catalog off_catalog;
 
@@ -34,6 +41,9 @@ typedef struct off_catalog off_catalog;
  * Errors name file, tensor, expected and found. ERR_NOTFOUND, ERR_IO, ERR_FORMAT, ERR_UNSUPPORTED (dtype, version), ERR_INVALID
  * (not the first file of a split set), ERR_LIMIT, ERR_NOMEM; on error *out is NULL. */
 int off_catalog_open(off_catalog **out, const char *path, int header_only, struct err *e);
+/* The same, with directories on other drives (separated by commas; NULL: none) that hold copies of the model's files, or those that the
+ * model's own directory lacks. ERR_INVALID: one that has none of them. */
+int off_catalog_open_on(off_catalog **out, const char *path, const char *disks, int header_only, struct err *e);
 void off_catalog_close(off_catalog *c);
 
 enum off_kind off_catalog_kind(const off_catalog *c);
@@ -42,10 +52,17 @@ const struct off_tensor *off_catalog_at(const off_catalog *c, size_t i);
 const struct off_tensor *off_catalog_find(const off_catalog *c, const char *name, size_t n); /* NULL: absent; O(1) */
 size_t off_catalog_files(const off_catalog *c);
 const struct off_file *off_catalog_file(const off_catalog *c, size_t i);
+size_t off_catalog_dirs(const off_catalog *c);           /* 0 is the model's own */
+const char *off_catalog_dir(const off_catalog *c, size_t i);
 size_t off_catalog_problems(const off_catalog *c);
 const struct err *off_catalog_problem(const off_catalog *c, size_t i);
 uint64_t off_catalog_bytes(const off_catalog *c);        /* of all tensors */
 size_t off_catalog_memory(const off_catalog *c);         /* bytes the catalog itself holds */
+
+/* A tensor's bytes, as published: for what is small and belongs to no record. ERR_IO; ERR_NOTFOUND: a packed copy does not have it. */
+int off_catalog_read(const off_catalog *c, const struct off_tensor *t, void *dst, struct err *e);
+const struct off_pack *off_catalog_pack(const off_catalog *c); /* NULL: published files (offload/pack.h) */
+const char *off_catalog_model(const off_catalog *c);           /* the file it was opened by, without directory; ".": a directory */
 
 /* config.json (safetensors) as a tree; for GGUF the metadata as an object with the file's own dotted keys, arrays included
  * except those longer than 64 entries, which off_gguf_array gives. Borrowed. */

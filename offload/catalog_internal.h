@@ -12,7 +12,10 @@
 struct off_catalog {
     enum off_kind kind;
     bool header_only;
+    struct off_pack *pack;           /* NULL: published files */
+    const char *model;               /* off_catalog_model */
     char *dir;                       /* of the model, without a final slash: "." where path has none */
+    const char **dirs; uint32_t n_dirs; /* dir, then those of other drives; their strings in mem */
     struct off_names names;          /* names.v[i] is tensors[i] */
     struct off_tensor *tensors; size_t tensors_cap;
     struct off_names file_names;     /* base names, file_names.v[i] is files[i] */
@@ -31,6 +34,8 @@ struct off_range { uint64_t begin, end; uint32_t tensor; };
 uint32_t off_catalog_add(struct off_catalog *c, const char *name, size_t n, bool *fresh, struct err *e);
 /* Adds a file of the model's directory (not opened yet; fd -1). */
 uint32_t off_catalog_add_file(struct off_catalog *c, const char *base, size_t n, struct err *e);
+/* Opens files[file]: fd and size. readable: how much of it is there (all of it, but of a packed copy its head). As off_io_open, and ERR_FORMAT. */
+int off_catalog_open_file(struct off_catalog *c, uint32_t file, uint64_t *readable, struct err *e);
 /* header_only: keeps *e as a problem, ERR_OK. Otherwise returns e->code. ERR_NOMEM. Not thread-safe. */
 int off_catalog_note(struct off_catalog *c, struct err *e);
 /* Ascending by begin, then end. */

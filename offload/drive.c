@@ -52,6 +52,8 @@ static void take(void *ctx, const struct off_unit *u, int rc, const struct err *
     pthread_mutex_unlock(&p->lock);
 }
 
+static bool there(const struct off_file *f) { return f->fd >= 0 && !f->cut; }
+
 /* A few stretches of each file, long enough that the drive reads on. */
 static int plan(struct probe *p, const off_catalog *c, uint64_t bytes, struct err *e)
 {
@@ -62,10 +64,10 @@ static int plan(struct probe *p, const off_catalog *c, uint64_t bytes, struct er
     if (!p->spans || !p->parts)
         return err_set(e, ERR_NOMEM, "probe of %zu files", n);
     for (size_t i = 0; i < n; i++)
-        all += off_catalog_file(c, i)->fd >= 0 ? off_catalog_file(c, i)->size : 0;
+        all += there(off_catalog_file(c, i)) ? off_catalog_file(c, i)->size : 0;
     for (size_t i = 0; i < n; i++) {
         const struct off_file *f = off_catalog_file(c, i);
-        uint64_t want = f->fd >= 0 ? (uint64_t)((double)(bytes < all ? bytes : all) * (double)f->size / (double)all) : 0;
+        uint64_t want = there(f) ? (uint64_t)((double)(bytes < all ? bytes : all) * (double)f->size / (double)all) : 0;
         uint32_t parts = want >= (uint64_t)STRETCHES * 64 * PIECE ? STRETCHES : 1;
         for (uint32_t k = 0; k < parts && want / parts; k++) {
             struct off_span *s = &p->spans[p->n_parts];
@@ -103,14 +105,21 @@ static int measure(struct probe *p, struct off_source *s, struct off_drive_rate 
 
 int off_probe_drive(const off_catalog *c, uint64_t bytes, enum off_io io, struct off_drive_rate *out, struct err *e)
 {
+    return off_probe_drive_tell(c, bytes, io, NULL, NULL, out, e);
+}
+
+int off_probe_drive_tell(const off_catalog *c, uint64_t bytes, enum off_io io, void (*line)(void *ctx, const char *text), void *ctx, struct off_drive_rate *out, struct err *e)
+{
     struct probe p = {.lock = PTHREAD_MUTEX_INITIALIZER, .end = PTHREAD_COND_INITIALIZER};
     struct off_source s = {0};
     *out = (struct off_drive_rate){.direct = true};
     int rc = plan(&p, c, bytes, e);
     if (!rc && !(rc = off_source_open(&s, c, true, io, e)))
         rc = measure(&p, &s, out, e);
+    if (!rc && line)
+        off_source_tell(&s, line, ctx);
     for (size_t i = 0; !rc && i < off_catalog_files(c); i++)
-        out->direct = out->direct && (off_catalog_file(c, i)->fd < 0 || off_source_copy(&s, (uint32_t)i, 0)->direct >= 0);
+        out->direct = out->direct && (!there(off_catalog_file(c, i)) || off_source_copy(&s, (uint32_t)i, off_catalog_file(c, i)->drive)->direct >= 0);
     off_source_close(&s);
     free(p.spans);
     free(p.parts);

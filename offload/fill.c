@@ -3,9 +3,11 @@
 #include <inttypes.h>
 #include <string.h>
 
+#include "offload/pack.h"
 #include "offload/weights_internal.h"
 
 enum { UNIT = 1 << 20, PAGE = 4096 };
+_Static_assert((int)UNIT == (int)OFF_PACK_PIECE, "a unit of a packed record is what a checksum is of");
 
 uint64_t off_unit_bytes(const struct off_part *p)
 {
@@ -34,12 +36,30 @@ size_t off_stage_bytes(const struct off_source *s, const struct off_part *p)
 size_t off_stage_most(const struct off_source *s, const struct off_record *records, uint32_t n_records)
 {
     size_t most = PAGE;
-    for (uint32_t r = 0; r < n_records; r++)
-        for (uint32_t k = 0; k < records[r].n_parts; k++) {
-            size_t n = off_stage_bytes(s, &records[r].parts[k]);
+    for (uint32_t r = 0; r < n_records; r++) {
+        uint32_t pieces;
+        const struct off_part *p = off_record_pieces(&records[r], &pieces);
+        for (uint32_t k = 0; k < pieces; k++) {
+            size_t n = off_stage_bytes(s, &p[k]);
             most = n > most ? n : most;
         }
+    }
     return most;
+}
+
+/* Of a packed copy: a piece against its checksum. */
+static bool sum_is_right(const struct off_source *s, const struct off_unit *u, const uint8_t *came)
+{
+    bool piece = u->at % OFF_PACK_PIECE == 0 && (u->n == OFF_PACK_PIECE || u->at + u->n == off_part_bytes(u->part));
+    return !s->verify || !u->part->sums || !piece || off_pack_sum(came, (size_t)u->n) == u->part->sums[u->at / OFF_PACK_PIECE];
+}
+
+static int check_sum(const struct off_source *s, const struct off_unit *u, const uint8_t *came, struct err *e)
+{
+    if (sum_is_right(s, u, came))
+        return ERR_OK;
+    return err_set(e, ERR_IO, "%s: record \"%s\": expected checksum %016" PRIx64 " of %" PRIu64 " bytes at %" PRIu64 ", found %016" PRIx64, OFF_PACK_DATA, u->part->name,
+                   u->part->sums[u->at / OFF_PACK_PIECE], u->n, u->part->spans->offset + u->at, off_pack_sum(came, (size_t)u->n));
 }
 
 /* A plain part: run by run into the slot. */
@@ -58,7 +78,7 @@ static int fill_plain(struct off_source *s, const struct off_unit *u, uint8_t *s
         if (rc == ERR_OK && got != dst + k)
             memcpy(dst + k, got, (size_t)run);
     }
-    return rc;
+    return rc ? rc : check_sum(s, u, dst, e);
 }
 
 /* Rows side by side in the stage. Rows that lie apart in the file are gathered through the cache, since the stage is taken. */
@@ -145,7 +165,7 @@ static int place(struct off_source *s, const struct off_unit *u, uint8_t *stage,
         return pack_with_scales(s, u, stage, src, e);
     if (p->layout == KRN_TILED)
         krn_slot_pack(p->type, p->rows, p->cols, u->at / row / KRN_TILE_ROWS, (u->n / row + KRN_TILE_ROWS - 1) / KRN_TILE_ROWS, src, row, u->slot);
-    else
+    else if (src != u->slot + u->at)
         memcpy(u->slot + u->at, src, u->n);
     return ERR_OK;
 }
@@ -159,6 +179,13 @@ int off_fill(struct off_source *s, const struct off_unit *u, uint8_t *stage, str
     return rc ? rc : place(s, u, stage, src, e);
 }
 
+uint8_t *off_fill_straight(const struct off_unit *u, const struct off_ask *a)
+{
+    uint8_t *dst = u->slot ? u->slot + u->at : NULL;
+    bool fits = !u->part->packed && u->part->layout != KRN_TILED && a->head == 0 && a->span == a->n && (uintptr_t)dst % a->align == 0;
+    return fits ? dst : NULL;
+}
+
 bool off_fill_ask(struct off_source *s, const struct off_unit *u, struct off_ask *a)
 {
     uint32_t file;
@@ -170,12 +197,14 @@ int off_fill_came(struct off_source *s, const struct off_unit *u, uint8_t *stage
 {
     uint32_t file;
     uint64_t offset;
-    if (!came) {
+    if (!came || !sum_is_right(s, u, came)) { /* memory may have been at fault, or the way: once more */
         off_part_run(u->part, u->at, &file, &offset);
         int rc = off_source_read_cached(s, u->part->name, file, offset, (size_t)u->n, stage, e);
         if (rc)
             return rc;
         came = stage;
+        if ((rc = check_sum(s, u, came, e)))
+            return rc;
     }
     return place(s, u, stage, came, e);
 }

@@ -23,5 +23,7 @@ int off_fill(struct off_source *s, const struct off_unit *u, uint8_t *stage, str
 /* The same in two halves: the one read that a unit is, where it is one, to be read to the stage's begin (false: use off_fill); then with
  * what came, or with NULL where it did not. */
 bool off_fill_ask(struct off_source *s, const struct off_unit *u, struct off_ask *a);
+/* Where such a read may go instead of the stage: into the slot itself, if it needs no packing and all is aligned. NULL: it may not. */
+uint8_t *off_fill_straight(const struct off_unit *u, const struct off_ask *a);
 int off_fill_came(struct off_source *s, const struct off_unit *u, uint8_t *stage, const uint8_t *came, struct err *e);
 #endif

@@ -17,6 +17,7 @@ struct reader {
     struct off_gguf *g;
     int fd;
     uint64_t size;    /* of the file */
+    uint64_t readable; /* of it, what is there */
     size_t pos;
     const char *base;
     struct err *e;
@@ -26,8 +27,8 @@ struct reader {
 static bool need(struct reader *r, uint64_t n, const char *what)
 {
     struct off_gguf *g = r->g;
-    if (n > r->size - r->pos) {
-        err_set(r->e, ERR_FORMAT, "%s: %s: expected %" PRIu64 " bytes at %zu, found the end of the file at %" PRIu64, r->base, what, n, r->pos, r->size);
+    if (n > r->readable - r->pos) {
+        err_set(r->e, ERR_FORMAT, "%s: %s: expected %" PRIu64 " bytes at %zu, found the end of the file at %" PRIu64, r->base, what, n, r->pos, r->readable);
         return false;
     }
     if (r->pos + n <= g->have)
@@ -41,8 +42,8 @@ static bool need(struct reader *r, uint64_t n, const char *what)
         want = CHUNK;
     if (want > OFF_TEXT_BYTES_MAX)
         want = OFF_TEXT_BYTES_MAX;
-    if (want > r->size)
-        want = (size_t)r->size;
+    if (want > r->readable)
+        want = (size_t)r->readable;
     uint8_t *p = realloc(g->block, want);
     if (!p) {
         err_set(r->e, ERR_NOMEM, "%s: header of %zu bytes", r->base, want);
@@ -370,7 +371,8 @@ static int read_file(struct off_catalog *c, uint32_t file, struct off_gguf **out
     struct off_file *f = &c->files[file];
     enum off_lack lack = OFF_WHOLE;
     *out = NULL;
-    int rc = off_io_open(f->path, &f->fd, &f->size, e);
+    uint64_t readable;
+    int rc = off_catalog_open_file(c, file, &readable, e);
     if (rc != ERR_OK)
         return rc;
     struct off_gguf *g = calloc(1, sizeof *g);
@@ -378,7 +380,7 @@ static int read_file(struct off_catalog *c, uint32_t file, struct off_gguf **out
         return err_set(e, ERR_NOMEM, "%s", f->base);
     off_names_init(&g->keys);
     *out = g;
-    struct reader r = {.g = g, .fd = f->fd, .size = f->size, .base = f->base, .e = e};
+    struct reader r = {.g = g, .fd = f->fd, .size = f->size, .readable = readable, .base = f->base, .e = e};
     rc = read_header(&r, c, file, &lack);
     if (rc != ERR_OK && lack == OFF_DATA_CUT)
         rc = off_catalog_note(c, e);

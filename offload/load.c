@@ -28,14 +28,20 @@ struct load {
     struct err err;
 };
 
-static const struct off_part *part_of(const struct load *l, const struct unit *u) { return &l->records[u->record].parts[u->part]; }
+static const struct off_part *part_of(const struct load *l, const struct unit *u)
+{
+    uint32_t n;
+    return off_record_pieces(&l->records[u->record], &n) + u->part;
+}
 
 static int plan_units(struct load *l, uint32_t n_records, const bool *keep, struct err *e)
 {
     size_t cap = 0;
-    for (uint32_t r = 0; r < n_records; r++)
-        for (uint32_t k = 0; keep[r] && k < l->records[r].n_parts; k++) {
-            const struct off_part *p = &l->records[r].parts[k];
+    for (uint32_t r = 0; r < n_records; r++) {
+        uint32_t pieces;
+        const struct off_part *first = off_record_pieces(&l->records[r], &pieces);
+        for (uint32_t k = 0; keep[r] && k < pieces; k++) {
+            const struct off_part *p = &first[k];
             size_t stage = off_stage_bytes(l->source, p);
             uint64_t all = off_part_bytes(p), step = off_unit_bytes(p);
             for (uint64_t at = 0; at < all; at += step) {
@@ -52,6 +58,7 @@ static int plan_units(struct load *l, uint32_t n_records, const bool *keep, stru
             l->total += all;
             l->stage_bytes = stage > l->stage_bytes ? stage : l->stage_bytes;
         }
+    }
     return ERR_OK;
 }
 

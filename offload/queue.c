@@ -12,7 +12,7 @@ enum { AGAIN_MAX = 8 };
 struct flight {
     struct off_unit unit;
     struct off_ask ask;
-    uint8_t *stage;
+    uint8_t *stage, *to;          /* to: where the read goes, the stage or the slot */
     int again;                    /* times that the kernel asked to be asked again */
     enum { FREE, WAITS, FLIES } state;
 };
@@ -60,10 +60,10 @@ static bool launch(off_queue *q, struct flight *f)
     if (!x)
         return false;
     int fd = q->files_on ? (int)f->ask.copy : f->ask.fd;
-    if (q->buffers_on)
-        io_uring_prep_read_fixed(x, fd, f->stage, (unsigned)f->ask.span, f->ask.begin, (int)(f - q->flights));
+    if (q->buffers_on && f->to == f->stage)
+        io_uring_prep_read_fixed(x, fd, f->to, (unsigned)f->ask.span, f->ask.begin, (int)(f - q->flights));
     else
-        io_uring_prep_read(x, fd, f->stage, (unsigned)f->ask.span, f->ask.begin);
+        io_uring_prep_read(x, fd, f->to, (unsigned)f->ask.span, f->ask.begin);
     if (q->files_on)
         x->flags |= IOSQE_FIXED_FILE;
     io_uring_sqe_set_data(x, f);
@@ -93,7 +93,7 @@ static struct flight *landed(off_queue *q, int64_t *r)
         io_uring_cqe_seen(&q->ring, x);
     }
     if (off_io_ring)
-        *r = off_io_ring(f->stage, f->ask.span, *r);
+        *r = off_io_ring(f->to, f->ask.span, *r);
     return f;
 }
 
@@ -166,6 +166,8 @@ void off_queue_put(off_queue *q, const struct off_unit *u)
     q->n++;
     if (!q->ring_on || !off_fill_ask(q->source, u, &f->ask))
         return;
+    f->to = off_fill_straight(u, &f->ask);
+    f->to = f->to ? f->to : f->stage;
     if (launch(q, f)) {
         f->state = FLIES;
         q->n_flies++;
@@ -204,5 +206,5 @@ int off_queue_take(off_queue *q, struct off_unit *u, struct err *e)
     }
     q->n_flies--;
     bool came = off_source_came(q->source, &f->ask, r);
-    return leave(q, f, u, off_fill_came(q->source, &f->unit, f->stage, came ? f->stage + f->ask.head : NULL, e));
+    return leave(q, f, u, off_fill_came(q->source, &f->unit, f->stage, came ? f->to + f->ask.head : NULL, e));
 }

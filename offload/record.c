@@ -37,12 +37,12 @@ int off_record_layout(struct off_record *r, struct err *e)
             return err_set(e, ERR_INVALID, "%s: tensor \"%s\": expected spans of %" PRIu64 " rows of %" PRIu64 " bytes, found %" PRIu64 " rows", r->name, p->name, p->rows,
                            off_part_row(p), rows);
         p->slot_offset = at;
-        if (!add(at, bytes, &at) || !add(at, KRN_SLOT_ALIGN - 1, &at) || !add(file, off_part_bytes(p), &file) ||
+        if (!add(at, bytes, &at) || !add(at, OFF_RECORD_ALIGN, &at) || !add(file, off_part_bytes(p), &file) ||
             (p->packed && !add(file, (p->rows / p->packed->rows + 1) * off_packed_scale_bytes(p->packed), &file)))
             return err_set(e, ERR_INVALID, "%s: expected fewer than 2^64 bytes, found more at tensor \"%s\"", r->name, p->name);
-        at &= ~(uint64_t)(KRN_SLOT_ALIGN - 1);
+        at = (at - OFF_RECORD_ALIGN + KRN_SLOT_ALIGN - 1) & ~(uint64_t)(KRN_SLOT_ALIGN - 1);
     }
-    r->slot_bytes = at;
+    r->slot_bytes = (at + OFF_RECORD_ALIGN - 1) & ~(uint64_t)(OFF_RECORD_ALIGN - 1);
     r->file_bytes = file;
     return ERR_OK;
 }

@@ -73,8 +73,11 @@ static int fetch(off_rows *t, struct off_source *src, const struct off_part *p, 
 {
     uint64_t n = group_bytes(p), all = off_part_bytes(p), at = row / group_of(p) * n;
     n = all - at < n ? all - at : n;
+    uint8_t *slot = t->slot + p->slot_offset;
     off_unpoison(t->slot + p->slot_offset + at, group_bytes(p)); /* padding rows of the last tile, too */
-    return off_fill(src, &(struct off_unit){.part = p, .at = at, .n = n, .slot = t->slot + p->slot_offset}, t->stage, e);
+    if (t->r->image)
+        return off_fill(src, &(struct off_unit){.part = t->r->image, .at = p->slot_offset + at, .n = group_bytes(p), .slot = t->slot}, t->stage, e);
+    return off_fill(src, &(struct off_unit){.part = p, .at = at, .n = n, .slot = slot}, t->stage, e);
 }
 
 int off_rows_fetch(off_rows *t, struct off_source *src, const uint32_t *rows, uint32_t n, uint8_t **slot, struct err *e)

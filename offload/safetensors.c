@@ -367,7 +367,8 @@ int off_safetensors_open_file(struct off_catalog *c, const char *base, struct er
     uint32_t i = off_catalog_add_file(c, base, strlen(base), e);
     if (i == OFF_NO_NAME)
         return ERR_NOMEM;
-    int rc = off_io_open(c->files[i].path, &c->files[i].fd, &c->files[i].size, e);
+    uint64_t readable;
+    int rc = off_catalog_open_file(c, i, &readable, e);
     if (rc == ERR_OK) {
         rc = off_safetensors_header(c, i, false, &h, &lack, e);
         if (rc != ERR_OK && lack != OFF_WHOLE)

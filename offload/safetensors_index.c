@@ -149,7 +149,8 @@ static int one_shard(struct shards *x, uint32_t i, struct off_header *h, struct 
 {
     struct off_file *f = &x->c->files[i];
     enum off_lack lack;
-    int rc = off_io_open(f->path, &f->fd, &f->size, e);
+    uint64_t readable;
+    int rc = off_catalog_open_file(x->c, i, &readable, e);
     if (rc == ERR_NOTFOUND) {
         err_set(e, ERR_NOTFOUND, "%s: expected this file, which the index gives %u tensors, found none of that name", f->path, x->listed[i]);
         f->missing = true;

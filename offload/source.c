@@ -4,6 +4,8 @@
 
 #include <errno.h>
 #include <inttypes.h>
+#include <limits.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -11,44 +13,90 @@
 #include "base/clock.h"
 #include "offload/io.h"
 
-enum { PAGE = 4096, LATELY = 512 << 20 };
+enum { LATELY = 512 << 20, COMPARED = 64 << 10 };
 #define PAUSE_NS (5 * NS_PER_S) /* a drive that failed is asked last for so long */
 
-static int open_copies(struct off_source *s, bool direct)
+/* The same size, the same begin and end: what a file of another model, or of a broken copy, would not have. */
+static int compare(const struct off_file *f, int fd, uint64_t size, const char *path, struct err *e)
 {
-    for (uint32_t i = 0; i < off_catalog_files(s->c); i++) {
-        const struct off_file *f = off_catalog_file(s->c, i);
-        struct off_copy *k = off_source_copy(s, i, 0);
-        *k = (struct off_copy){.fd = f->fd, .direct = -1};
-        if (direct && f->fd >= 0)
-            k->direct = off_io_open_direct(f->path, f->fd, &k->align);
-        if (k->direct >= 0 && 2 * k->align > s->edge)
-            s->edge = 2 * k->align;
+    static const char no_copy[] = "%s: expected a copy of %s, found a file of other content";
+    uint8_t *a = malloc(2 * COMPARED), *b = a ? a + COMPARED : NULL;
+    int rc = a ? ERR_OK : err_set(e, ERR_NOMEM, "%s", path);
+    if (!rc && size != f->size)
+        rc = err_set(e, ERR_INVALID, "%s: expected a copy of %s, %" PRIu64 " bytes, found %" PRIu64, path, f->path, f->size, size);
+    size_t n = size < COMPARED ? (size_t)size : COMPARED;
+    for (int k = 0; k < 2 && !rc; k++) {
+        uint64_t at = k ? size - n : 0;
+        if (!(rc = off_io_read_all(f->fd, a, n, at, e)) && !(rc = off_io_read_all(fd, b, n, at, e)) && memcmp(a, b, n))
+            rc = err_set(e, ERR_INVALID, no_copy, path, f->path);
     }
-    return ERR_OK;
+    free(a);
+    return rc;
+}
+
+/* One file on one drive; a drive need not have it. */
+static int open_copy(struct off_source *s, uint32_t file, uint32_t drive, bool direct, struct err *e)
+{
+    const struct off_file *f = off_catalog_file(s->c, file);
+    struct off_copy *k = off_source_copy(s, file, drive);
+    char path[PATH_MAX];
+    uint64_t size;
+    int rc = ERR_OK;
+    if (f->fd < 0 || f->cut)
+        return ERR_OK;
+    if (drive == f->drive) {
+        k->fd = f->fd;
+        snprintf(path, sizeof path, "%s", f->path);
+    } else if (snprintf(path, sizeof path, "%s/%s", s->drives[drive].dir, f->base) >= (int)sizeof path || access(path, F_OK) != 0) {
+        return ERR_OK;
+    } else if ((rc = off_io_open(path, &k->fd, &size, e)) == ERR_OK) {
+        k->own = true;
+        rc = compare(f, k->fd, size, path, e);
+    }
+    if (!rc && direct)
+        k->direct = off_io_open_direct(path, k->fd, &k->align);
+    if (k->direct >= 0 && 2 * k->align > s->edge)
+        s->edge = 2 * k->align;
+    return rc;
+}
+
+static int open_copies(struct off_source *s, bool direct, struct err *e)
+{
+    int rc = ERR_OK;
+    for (uint32_t d = 0; d < s->n_drives; d++) {
+        s->drives[d].dir = off_catalog_dir(s->c, d);
+        for (uint32_t i = 0; i < off_catalog_files(s->c) && !rc; i++)
+            rc = open_copy(s, i, d, direct, e);
+    }
+    return rc;
 }
 
 int off_source_open(struct off_source *s, const off_catalog *c, bool direct, enum off_io io, struct err *e)
 {
     size_t n = off_catalog_files(c);
-    *s = (struct off_source){.c = c, .n_drives = 1, .io = io, .kind = "pread"};
+    *s = (struct off_source){.c = c, .n_drives = (uint32_t)off_catalog_dirs(c), .io = io, .kind = "pread"};
     s->copies = calloc((n + 1) * s->n_drives, sizeof *s->copies);
     s->drives = calloc(s->n_drives, sizeof *s->drives);
-    if (!s->copies || !s->drives) {
-        off_source_close(s);
-        return err_set(e, ERR_NOMEM, "list of %zu files", n);
-    }
-    pthread_mutex_init(&s->lock, NULL);
-    for (size_t i = 0; i < n * s->n_drives; i++)
+    int rc = s->copies && s->drives ? ERR_OK : err_set(e, ERR_NOMEM, "list of %zu files", n);
+    for (size_t i = 0; !rc && i < n * s->n_drives; i++)
         s->copies[i] = (struct off_copy){.fd = -1, .direct = -1};
-    return open_copies(s, direct);
+    if (!rc) {
+        pthread_mutex_init(&s->lock, NULL);
+        rc = open_copies(s, direct, e);
+    }
+    if (rc)
+        off_source_close(s);
+    return rc;
 }
 
 void off_source_close(struct off_source *s)
 {
-    for (size_t i = 0; s->copies && s->drives && i < off_catalog_files(s->c) * s->n_drives; i++)
+    for (size_t i = 0; s->copies && s->drives && i < off_catalog_files(s->c) * s->n_drives; i++) {
         if (s->copies[i].direct >= 0)
             close(s->copies[i].direct);
+        if (s->copies[i].own)
+            close(s->copies[i].fd);
+    }
     if (s->copies && s->drives)
         pthread_mutex_destroy(&s->lock);
     free(s->copies);
@@ -108,6 +156,7 @@ bool off_source_ask(struct off_source *s, uint32_t file, uint64_t offset, size_t
         a->fd = k->direct;
         a->drive = d;
         a->copy = (uint32_t)(k - s->copies);
+        a->align = k->align;
         a->begin = offset & ~(uint64_t)(k->align - 1);
         a->head = (size_t)(offset - a->begin);
         a->span = (a->head + n + k->align - 1) & ~(k->align - 1);
@@ -181,4 +230,44 @@ int off_source_read(struct off_source *s, const char *name, uint32_t file, uint6
         }
     }
     return off_source_read_cached(s, name, file, offset, n, dst, e);
+}
+
+/* ---- for people ----------------------------------------------------------------------------------------------- */
+void off_source_drive(struct off_source *s, uint32_t drive, struct off_drive *out)
+{
+    pthread_mutex_lock(&s->lock);
+    *out = s->drives[drive];
+    pthread_mutex_unlock(&s->lock);
+}
+
+const char *off_source_reading(const struct off_source *s, uint32_t drive)
+{
+    for (uint32_t i = 0; drive < s->n_drives && i < off_catalog_files(s->c); i++)
+        if (off_source_copy(s, i, drive)->fd >= 0 && off_source_copy(s, i, drive)->direct < 0)
+            return "pread, page cache";
+    return s->kind;
+}
+
+void off_source_tell(const struct off_source *s, void (*line)(void *ctx, const char *text), void *ctx)
+{
+    for (uint32_t d = 0; d < s->n_drives; d++)
+        for (int direct = 1; direct >= 0; direct--) {
+            const char *first = NULL;
+            char text[PATH_MAX + 256];
+            uint32_t n = 0;
+            for (uint32_t i = 0; i < off_catalog_files(s->c); i++) {
+                const struct off_copy *k = off_source_copy(s, i, d);
+                if (k->fd < 0 || (k->direct >= 0) != direct)
+                    continue;
+                first = first ? first : off_catalog_file(s->c, i)->base;
+                n++;
+            }
+            if (!n)
+                continue;
+            size_t at = (size_t)snprintf(text, sizeof text, "%.2000s/%.200s", s->drives[d].dir, first);
+            if (n > 1)
+                at += (size_t)snprintf(text + at, sizeof text - at, " and %u more", n - 1);
+            snprintf(text + at, sizeof text - at, ": %s, %s the page cache", direct ? s->kind : "pread", direct ? "past" : "through");
+            line(ctx, text);
+        }
 }

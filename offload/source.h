@@ -12,7 +12,7 @@
 
 #include "offload/weights.h"
 
-struct off_copy { int fd, direct; size_t align; }; /* of one file on one drive, borrowed and owned; -1: not that way. align: of direct */
+struct off_copy { int fd, direct; size_t align; bool own; }; /* of one file on one drive; fd: through the cache, ours if own; direct: past it. -1: not that way */
 struct off_drive {
     const char *dir;
     uint64_t bytes, reads, errors;
@@ -27,16 +27,24 @@ struct off_source {
     pthread_mutex_t lock;         /* guards the drives' numbers */
     enum off_io io;
     const char *kind;             /* of the queues that were opened (offload/queue.h) */
+    bool verify;                  /* pieces of a packed copy are held against their checksums */
     size_t edge;                  /* bytes by which an aligned span may exceed what is wanted */
     atomic_uint_fast64_t bytes_read, bytes_wanted; /* wanted: without what alignment adds */
 };
-/* direct: past the page cache, where a file system can. ERR_NOMEM, or ERR_IO/ERR_FORMAT for a copy that is none. */
+/* direct: past the page cache, where a file system can. A drive for each directory of the catalog. ERR_NOMEM, ERR_IO; ERR_INVALID: what
+ * is called a copy is none. */
 int off_source_open(struct off_source *s, const off_catalog *c, bool direct, enum off_io io, struct err *e);
 void off_source_close(struct off_source *s); /* a zeroed one is fine */
 static inline struct off_copy *off_source_copy(const struct off_source *s, uint32_t file, uint32_t drive) { return &s->copies[(size_t)file * s->n_drives + drive]; }
 
+/* One line a drive and way of reading: which files, how. For people. */
+void off_source_tell(const struct off_source *s, void (*line)(void *ctx, const char *text), void *ctx);
+/* What came from each drive so far; n_drives of them. */
+const char *off_source_reading(const struct off_source *s, uint32_t drive); /* "io_uring, registered", or how the worst of its files is read */
+void off_source_drive(struct off_source *s, uint32_t drive, struct off_drive *out);
+
 /* A read past the cache: n bytes at offset are [head, head + n) of the aligned span at begin. copy: index of the copy. */
-struct off_ask { uint32_t drive, copy; int fd; uint64_t begin; size_t span, head, n; };
+struct off_ask { uint32_t drive, copy; int fd; uint64_t begin; size_t span, head, n, align; };
 /* Plans one and charges the drive that will be done first. false: not past the cache. Ends with off_source_came. */
 bool off_source_ask(struct off_source *s, uint32_t file, uint64_t offset, size_t n, struct off_ask *a);
 /* r: bytes that came or -errno. true: they are all there. */

@@ -27,9 +27,10 @@ struct off_stream {
     struct entry *entries;        /* a queue of cap entries: first .. first + n, oldest first */
     uint32_t cap, first, n;
     uint32_t next;                /* order[next] is loaded next */
-    pthread_mutex_t lock;         /* guards entries, next, stats */
+    pthread_mutex_t lock;         /* guards what follows, entries and next */
     pthread_cond_t ready;
     struct off_stream_stats stats;
+    uint64_t failing_ns, failed_ns; /* since when nothing comes, 0: all is well; when a read failed last */
 };
 
 static struct entry *entry_at(off_stream *s, uint32_t i) { return &s->entries[(s->first + i) % s->cap]; }
@@ -78,9 +79,11 @@ static bool room(off_stream *s, uint64_t bytes, uint64_t *at)
 static uint32_t units_of(const struct off_record *r)
 {
     uint64_t n = 0;
-    for (uint32_t k = 0; k < r->n_parts; k++) {
-        uint64_t step = off_unit_bytes(&r->parts[k]);
-        n += (off_part_bytes(&r->parts[k]) + step - 1) / step;
+    uint32_t pieces;
+    const struct off_part *p = off_record_pieces(r, &pieces);
+    for (uint32_t k = 0; k < pieces; k++) {
+        uint64_t step = off_unit_bytes(&p[k]);
+        n += (off_part_bytes(&p[k]) + step - 1) / step;
     }
     return (uint32_t)n;
 }
@@ -116,8 +119,10 @@ static struct entry *next_work(off_stream *s)
 /* ---- what readers call -------------------------------------------------------------------------------------------------- */
 static struct off_unit unit_of(const struct off_record *r, uint32_t i)
 {
-    for (uint32_t k = 0; k < r->n_parts; k++) {
-        const struct off_part *p = &r->parts[k];
+    uint32_t pieces;
+    const struct off_part *first = off_record_pieces(r, &pieces);
+    for (uint32_t k = 0; k < pieces; k++) {
+        const struct off_part *p = &first[k];
         uint64_t all = off_part_bytes(p), step = off_unit_bytes(p), n = (all + step - 1) / step;
         if (i < n)
             return (struct off_unit){.part = p, .at = i * step, .n = all - i * step < step ? all - i * step : step};
@@ -147,9 +152,12 @@ static void unit_done(void *ctx, const struct off_unit *u, int rc, const struct 
     pthread_mutex_lock(&s->lock);
     x->done++;
     if (rc && !x->failed) {
+        s->failing_ns = s->failed_ns = clock_now_ns();
         x->failed = true;
         x->err = *e;
     }
+    if (!rc)
+        s->failing_ns = 0;
     if (filled(x) && !x->failed) {
         s->stats.loaded_bytes += x->bytes;
         if (!x->leases)
@@ -216,6 +224,7 @@ int off_stream_acquire(off_stream *s, uint32_t record, uint8_t **slot, struct er
         s->stats.hits++;
     }
     if (rc) {
+        s->failing_ns = clock_now_ns();
         s->stats.given_up++;
     } else if (x->failed) {
         rc = x->err.code;
@@ -228,6 +237,25 @@ int off_stream_acquire(off_stream *s, uint32_t record, uint8_t **slot, struct er
     *slot = rc ? NULL : s->c.ring + x->at;
     pthread_mutex_unlock(&s->lock);
     return rc;
+}
+
+bool off_stream_failing(off_stream *s)
+{
+    pthread_mutex_lock(&s->lock);
+    bool failing = s->failing_ns != 0;
+    if (failing && clock_now_ns() - s->failed_ns > NS_PER_S) {
+        s->failed_ns = clock_now_ns();
+        for (uint32_t i = 0; i < s->n; i++) {
+            struct entry *x = entry_at(s, i);
+            if (x->failed && !x->used && x->taken == x->done) {
+                x->failed = false;
+                x->taken = x->done = 0;
+            }
+        }
+        off_reader_wake(s->readers);
+    }
+    pthread_mutex_unlock(&s->lock);
+    return failing;
 }
 
 void off_stream_release(off_stream *s, uint32_t record)

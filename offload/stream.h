@@ -28,6 +28,8 @@ void off_stream_close(off_stream *s);              /* nothing may be leased. NUL
 /* Waits until the record is in the ring and pins it there; may be nested. ERR_IO with file and tensor, or for how long a drive has not
  * answered: then the record is still on its way, and the next lease waits for it again. */
 int off_stream_acquire(off_stream *s, uint32_t record, uint8_t **slot, struct err *e);
+/* A read failed, or a lease gave up waiting, and nothing came since; what failed is tried again if a second has passed. Any thread. */
+bool off_stream_failing(off_stream *s);
 void off_stream_release(off_stream *s, uint32_t record);
 
 struct off_stream_stats { uint64_t hits, stalls, stall_ns, restarts, given_up, loaded_bytes; }; /* loaded: slot bytes of entries that became ready */

@@ -19,6 +19,7 @@
 struct off_weights {
     const struct off_record *records; /* [n_records] borrowed */
     uint32_t n_records;
+    struct off_record *editable;      /* the same, where images are set */
     struct krn_weight *weights;       /* borrowed; data is ours */
     uint8_t *slots;                   /* one anonymous mapping: what stays, then the ring */
     uint64_t slot_bytes, map_bytes;   /* slot_bytes: of all records */
@@ -29,6 +30,7 @@ struct off_weights {
     off_reader *readers;              /* NULL: everything stays */
     off_stream *stream;
     off_rows **rows;                  /* [n_records] NULL: not looked up, or stays */
+    struct off_part *images; struct off_span *image_spans; /* [n_records] of a packed copy */
     bool *by_rows;                    /* [n_records] the lease at hand is of rows */
     struct off_weights_stats stats;
 };
@@ -132,6 +134,29 @@ static int open_passing(struct off_weights *w, const off_catalog *c, const struc
     return off_reader_start(w->readers, e);
 }
 
+/* A packed copy has the records whole. */
+static int take_images(struct off_weights *w, const off_catalog *c, struct off_record *records, const struct off_weights_config *cfg, struct err *e)
+{
+    w->editable = records;
+    for (uint32_t i = 0; i < w->n_records; i++)
+        records[i].image = NULL;
+    if (!off_catalog_pack(c))
+        return cfg->verify ? err_set(e, ERR_INVALID, "--verify-reads: expected a packed copy (sluice pack), found published files, which have no checksums") : ERR_OK;
+    w->images = calloc((size_t)w->n_records + 1, sizeof *w->images);
+    w->image_spans = calloc((size_t)w->n_records + 1, sizeof *w->image_spans);
+    if (!w->images || !w->image_spans)
+        return err_set(e, ERR_NOMEM, "%u records", w->n_records);
+    return off_pack_attach(c, records, w->n_records, w->images, w->image_spans, e);
+}
+
+static void drop_images(struct off_weights *w)
+{
+    for (uint32_t i = 0; w->editable && i < w->n_records; i++)
+        w->editable[i].image = NULL;
+    free(w->images);
+    free(w->image_spans);
+}
+
 static int open_all(struct off_weights *w, const off_catalog *c, struct off_record *records, uint32_t n_weights, const struct off_weights_config *cfg, struct err *e)
 {
     uint64_t file_bytes;
@@ -142,8 +167,8 @@ static int open_all(struct off_weights *w, const off_catalog *c, struct off_reco
     w->by_rows = calloc((size_t)w->n_records + 1, sizeof *w->by_rows);
     if (!w->slot_at || !w->leases || !w->rows || !w->by_rows)
         return err_set(e, ERR_NOMEM, "%u records", w->n_records);
-    if ((rc = check(w, c, records, n_weights, &file_bytes, e)) || (rc = off_source_open(&w->source, c, past_cache(cfg, w->slot_bytes, file_bytes), cfg->io, e)) ||
-        (rc = place(w, cfg, e)) || (rc = map_slots(w, e)) || (rc = off_load(&w->source, records, w->n_records, w->place.keep, w->slots, w->slot_at, cfg, e)) ||
+    if ((rc = check(w, c, records, n_weights, &file_bytes, e)) || (rc = take_images(w, c, records, cfg, e)) || (rc = off_source_open(&w->source, c, past_cache(cfg, w->slot_bytes, file_bytes), cfg->io, e)) ||
+        (w->source.verify = cfg->verify, rc = place(w, cfg, e)) || (rc = map_slots(w, e)) || (rc = off_load(&w->source, records, w->n_records, w->place.keep, w->slots, w->slot_at, cfg, e)) ||
         (rc = open_passing(w, c, cfg, e)))
         return rc;
     if (w->place.kept_bytes)
@@ -161,8 +186,9 @@ int off_weights_plan(const off_catalog *c, struct off_record *records, uint32_t 
     for (uint32_t r = 0; r < n_records && !rc; r++)
         if (!(rc = off_record_layout(&records[r], e)) && __builtin_add_overflow(w.slot_bytes, records[r].slot_bytes, &w.slot_bytes))
             rc = err_set(e, ERR_BUDGET, "%s: expected fewer than 2^64 bytes of weights in all", records[r].name);
-    if (!rc && !(rc = off_source_open(&w.source, c, true, cfg->io, e)) && !(rc = place(&w, cfg, e)))
+    if (!rc && !(rc = take_images(&w, c, records, cfg, e)) && !(rc = off_source_open(&w.source, c, true, cfg->io, e)) && !(rc = place(&w, cfg, e)))
         *s = stats_of(&w);
+    drop_images(&w);
     off_source_close(&w.source);
     off_placing_free(&w.place);
     return rc;
@@ -205,6 +231,7 @@ void off_weights_close(off_weights *w)
     off_source_close(&w->source);
     off_source_close(&w->cached);
     off_placing_free(&w->place);
+    drop_images(w);
     free(w->rows);
     free(w->by_rows);
     free(w->slot_at);
@@ -274,6 +301,26 @@ void off_release(off_weights *w, uint32_t record)
     } else {
         off_stream_release(w->stream, record);
     }
+}
+
+void off_weights_tell(const off_weights *w, void (*line)(void *ctx, const char *text), void *ctx) { off_source_tell(&w->source, line, ctx); }
+bool off_weights_failing(off_weights *w) { return w->stream && off_stream_failing(w->stream); }
+
+bool off_weights_drive(off_weights *w, uint32_t drive, struct off_drive_stats *out)
+{
+    struct off_source *both[] = {&w->source, &w->cached};
+    *out = (struct off_drive_stats){.reading = off_source_reading(&w->source, drive)};
+    for (int i = 0; i < 2; i++) {
+        struct off_drive d;
+        if (drive >= both[i]->n_drives)
+            return i > 0; /* rows were not asked for: the second is not open */
+        off_source_drive(both[i], drive, &d);
+        out->dir = d.dir;
+        out->bytes += d.bytes;
+        out->reads += d.reads;
+        out->errors += d.errors;
+    }
+    return true;
 }
 
 void off_weights_stats(const off_weights *w, struct off_weights_stats *s)

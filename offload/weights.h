@@ -32,6 +32,7 @@ struct off_part {
     uint64_t rows, cols;
     const struct off_span *spans; uint32_t n_spans; /* packed: rows of the data tensor */
     const struct off_packed *packed; /* values and scales apart in the files; NULL: rows of `type` as they are. Borrowed */
+    const uint64_t *sums;         /* of its pieces in a packed copy (offload/pack.h); NULL: as published */
     uint64_t slot_offset;         /* set by off_record_layout: multiple of KRN_SLOT_ALIGN */
     uint32_t weight;              /* index in the plan's weight table */
 };
@@ -40,10 +41,12 @@ struct off_record {
     const char *name;             /* "layer 3", "embed", "head" */
     struct off_part *parts; uint32_t n_parts;
     uint64_t slot_bytes;          /* set by off_record_layout */
+    const struct off_part *image; /* the whole slot as it lies in a packed copy; NULL: made from parts. Set while off_weights is open */
     uint64_t file_bytes;
 };
-/* Fills slot_offset, slot_bytes (a multiple of KRN_SLOT_ALIGN), file_bytes. ERR_UNSUPPORTED: a type without slot layout.
+/* Fills slot_offset, slot_bytes (a multiple of OFF_RECORD_ALIGN), file_bytes. ERR_UNSUPPORTED: a type without slot layout.
  * ERR_INVALID: spans that do not make up the part's rows. */
+enum { OFF_RECORD_ALIGN = 4096 }; /* so that drives can write straight into slots */
 int off_record_layout(struct off_record *r, struct err *e);
 
 /* How a step uses the records: each in one of n segments, in order; a segment's are leased together. A record that two segments use
@@ -57,6 +60,7 @@ struct off_weights_config {
     const struct off_sweep *sweep; /* NULL: resident or not at all */
     pool *pool;                   /* for loading; NULL: one thread */
     enum { OFF_READ_AUTO, OFF_READ_CACHED, OFF_READ_DIRECT } read; /* AUTO: past the page cache when the files would not fit beside the slots */
+    bool verify;                  /* what is read of a packed copy is held against its checksums; ERR_INVALID where there is none */
     enum off_io io;               /* how reads past the cache are made */
     void (*progress)(void *ctx, uint64_t done, uint64_t total); void *ctx; /* may be NULL; called on the opening thread */
 };
@@ -87,5 +91,12 @@ struct off_weights_stats {
     uint64_t reader_wakeups;      /* times a reader began to look for work */
     const char *reading;          /* how reads past the cache are made: "io_uring, registered", "io_uring", "pread" */
 };
+/* For people: one line a drive and way of reading, which files and how. */
+void off_weights_tell(const off_weights *w, void (*line)(void *ctx, const char *text), void *ctx);
+/* The two below from any thread. What came from a drive of the catalog's directories; false: no such drive. */
+struct off_drive_stats { const char *dir, *reading; uint64_t bytes, reads, errors; };
+bool off_weights_drive(off_weights *w, uint32_t drive, struct off_drive_stats *out);
+/* Reads of what streams fail, or do not end, and have not gone well since. Asked again and again, it has them tried again. */
+bool off_weights_failing(off_weights *w);
 void off_weights_stats(const off_weights *w, struct off_weights_stats *s);
 #endif

@@ -4,6 +4,15 @@
 #include "offload/fill.h"
 #include "offload/weights.h"
 
+/* What is read to fill a record's slot: its parts, or its image. */
+static inline const struct off_part *off_record_pieces(const struct off_record *r, uint32_t *n)
+{
+    *n = r->image ? 1 : r->n_parts;
+    return r->image ? r->image : r->parts;
+}
+/* Records as they lie in the catalog's packed copy: sets image of each. images, spans: [n]. ERR_FORMAT: made for others. */
+int off_pack_attach(const off_catalog *c, struct off_record *records, uint32_t n, struct off_part *images, struct off_span *spans, struct err *e);
+
 /* A part as a stream: its rows one after another, as published (packed: without their scales). Bytes of a row, bytes of it. */
 uint64_t off_part_row(const struct off_part *p);
 uint64_t off_part_bytes(const struct off_part *p);

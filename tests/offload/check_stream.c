@@ -379,7 +379,7 @@ static void spoil_every(const struct way *way)
     if (!ring)
         ck_assert_str_eq(s.reading, "pread");
     for (int how = 0; how < BAD_WAYS; how++) {
-        for (int n = 0; n < 24; n += SUITE_SLOW ? 11 : n < 8 ? 1 : 5)
+        for (int n = 0; n < 24; n += SUITE_SLOW ? 24 : n < 8 ? 1 : 5)
             spoiled(w, n, 1, how);
         if (how != BAD_EINTR && how != BAD_SHORT) /* for ever: those never end, and give the rest bit by bit */
             spoiled(w, 5, how == BAD_EAGAIN ? 40 : 1 << 30, how);
