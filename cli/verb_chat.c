@@ -8,6 +8,7 @@
 #include "base/json.h"
 #include "cli/cli.h"
 #include "cli/flags.h"
+#include "cli/live.h"
 #include "cli/state.h"
 #include "cli/verbs.h"
 #include "gateway/client.h"
@@ -33,10 +34,23 @@ struct talk {
     char model[256];
     /* the running answer */
     struct buf line, text, fail;
-    uint64_t t0, t_first, t_last;
+    uint64_t t0, t_first, t_last, t_shown;
+    struct cli_live live;
     uint32_t n_tokens;
     bool done;
 };
+
+/* Four times a second, on a terminal. */
+static void show_rate(struct talk *t)
+{
+    char text[80];
+    if (t->t_last - t->t_shown < 250 * NS_PER_MS || t->n_tokens < 2)
+        return;
+    t->t_shown = t->t_last;
+    snprintf(text, sizeof text, "%u pieces, first after %.0f ms, %.1f/s", t->n_tokens, (double)(t->t_first - t->t0) / 1e6,
+             (t->n_tokens - 1) * 1e9 / (double)(t->t_last - t->t_first + 1));
+    cli_live_show(&t->live, text);
+}
 
 /* One "data:" line of the stream. */
 static void on_line(struct talk *t, const char *s, size_t n)
@@ -68,6 +82,7 @@ static void on_line(struct talk *t, const char *s, size_t n)
                 t->t_first = t->t_last;
             fwrite(delta->s, 1, delta->n, stdout);
             fflush(stdout);
+            show_rate(t);
             buf_add(&t->text, delta->s, delta->n);
         }
     }
@@ -134,7 +149,10 @@ static int ask(struct talk *t, const char *text, size_t n, struct err *e)
     t->done = false;
     put_request(t, &body);
     t->t0 = clock_now_ns();
+    t->t_shown = t->t0;
+    cli_live_open(&t->live);
     int rc = gw_client_call(&t->c, "/v1/chat/completions", body.data, body.len, &status, on_data, t, e);
+    cli_live_close(&t->live);
     buf_free(&body);
     if (!rc && status != 200)
         return refusal(t, status, e);

@@ -4,12 +4,17 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/clock.h"
 #include "base/hash.h"
 #include "cli/cli.h"
 #include "cli/flags.h"
+#include "cli/live.h"
 #include "cli/verbs.h"
+#include "offload/drive.h"
+
+enum { LIVE_MS = 250, LIVE_DRIVE_BYTES = 128 << 20 };
 
 struct run_flags {
     const char *prompt, *file, *ids;
@@ -40,6 +45,7 @@ struct state {
     pthread_mutex_t lock;
     pthread_cond_t cond;
     bool done;
+    uint64_t tokens;
     enum eng_finish finish;
     struct eng_usage usage;
     struct err err;
@@ -52,6 +58,8 @@ static void on_event(void *ctx, const struct eng_event *ev)
     struct state *s = ctx;
     if (ev->type == ENG_EV_TOKEN && s->f->json)
         eng_ids_push(&s->ids, ev->token, NULL);
+    pthread_mutex_lock(&s->lock); /* the live line is another thread's */
+    s->tokens += ev->type == ENG_EV_TOKEN;
     if (ev->type == ENG_EV_TOKEN && s->f->print_ids && !s->f->json) {
         printf("%s%d", ev->n_out > 1 ? " " : "", ev->token);
         fflush(stdout);
@@ -62,15 +70,14 @@ static void on_event(void *ctx, const struct eng_event *ev)
         fwrite(ev->text, 1, ev->n, stdout);
         fflush(stdout);
     }
-    if (ev->type != ENG_EV_DONE)
-        return;
-    pthread_mutex_lock(&s->lock);
-    s->finish = ev->finish;
-    s->usage = *ev->usage;
-    if (ev->err)
-        s->err = *ev->err;
-    s->done = true;
-    pthread_cond_signal(&s->cond);
+    if (ev->type == ENG_EV_DONE) {
+        s->finish = ev->finish;
+        s->usage = *ev->usage;
+        if (ev->err)
+            s->err = *ev->err;
+        s->done = true;
+        pthread_cond_signal(&s->cond);
+    }
     pthread_mutex_unlock(&s->lock);
 }
 
@@ -154,6 +161,53 @@ static void summary(const struct state *s)
             pre > 0 ? u->prompt_tokens / pre : 0, u->output_tokens, dec, dec > 0 && u->output_tokens > 1 ? (u->output_tokens - 1) / dec : 0);
 }
 
+/* What the drive gives, for the live line; 0: nothing streams. */
+static double drive_rate(eng_engine *g, const struct eng_config *c)
+{
+    struct off_drive_rate d = {0};
+    struct eng_stats st;
+    off_catalog *cat;
+    eng_stats(g, &st);
+    if (!st.weight_sweep_bytes || off_catalog_open_on(&cat, c->model_path, c->disks, 0, NULL))
+        return 0;
+    int rc = off_probe_drive(cat, LIVE_DRIVE_BYTES, c->io, &d, NULL);
+    off_catalog_close(cat);
+    return rc ? 0 : d.bytes_s;
+}
+
+static struct cli_moment moment(uint64_t tokens, eng_engine *g)
+{
+    struct eng_stats st;
+    eng_stats(g, &st);
+    return (struct cli_moment){clock_now_ns(), st.steps, tokens, st.weight_read_bytes};
+}
+
+/* Until the answer is done, with the live line where there is one. Called, and returns, with the lock held. */
+static void wait_done(struct state *s, eng_engine *g, struct cli_live *live, struct cli_course *course)
+{
+    char text[200];
+    while (!s->done) {
+        struct timespec t;
+        clock_gettime(CLOCK_REALTIME, &t);
+        t.tv_nsec += LIVE_MS * 1000000;
+        t.tv_sec += t.tv_nsec / 1000000000;
+        t.tv_nsec %= 1000000000;
+        if (!live->on)
+            pthread_cond_wait(&s->cond, &s->lock);
+        else if (pthread_cond_timedwait(&s->cond, &s->lock, &t) == ETIMEDOUT) {
+            uint64_t tokens = s->tokens;
+            pthread_mutex_unlock(&s->lock);
+            course->now = moment(tokens, g);
+            pthread_mutex_lock(&s->lock);
+            if (tokens && !course->first.ns)
+                course->first = course->now;
+            cli_live_text(course, text, sizeof text);
+            cli_live_show(live, text);
+        }
+    }
+    cli_live_close(live);
+}
+
 static int answer(const struct run_flags *f, const struct eng_config *c, struct err *e)
 {
     struct state s = {.f = f, .lock = PTHREAD_MUTEX_INITIALIZER, .cond = PTHREAD_COND_INITIALIZER, .ids = {.max = 1u << 24}};
@@ -176,11 +230,20 @@ static int answer(const struct run_flags *f, const struct eng_config *c, struct 
     struct eng_request r = {.id = 1, .ids = ids.v, .n_ids = (uint32_t)ids.n, .max_tokens = (uint32_t)f->n, .ignore_eos = f->ignore_eos,
                             .sampling = {.temperature = (float)f->temp, .top_p = (float)f->top_p, .min_p = (float)f->min_p,
                                          .top_k = (int32_t)f->top_k, .seed = seed}};
+    struct cli_live live = {0};
+    struct cli_course course = {.prompt = (uint32_t)ids.n, .chunk = in_force.chunk};
+    if (isatty(2) && !f->json)
+        course.drive_s = drive_rate(g, &in_force);
+    course.begin = moment(0, g);
     if ((rc = eng_submit(g, &r, e)))
         goto out;
+    if (!f->json) {
+        pthread_mutex_lock(&s.lock);
+        cli_live_open(&live);
+        pthread_mutex_unlock(&s.lock);
+    }
     pthread_mutex_lock(&s.lock);
-    while (!s.done)
-        pthread_cond_wait(&s.cond, &s.lock);
+    wait_done(&s, g, &live, &course);
     pthread_mutex_unlock(&s.lock);
     if (f->json)
         print_json(&s);
