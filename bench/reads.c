@@ -9,7 +9,9 @@
 #include "base/clock.h"
 #include "engine/plan.h"
 #include "offload/drive.h"
+#include "offload/pack.h"
 #include "offload/stream.h"
+#include "offload/weights_internal.h"
 
 struct way { const char *name; enum off_io io; struct off_reader_config c; };
 static const struct way ways[] = {
@@ -17,7 +19,7 @@ static const struct way ways[] = {
     {"pread, 6 threads", OFF_IO_THREADS, {6, 0}},        {"io_uring, 1 thread x 4", OFF_IO_RING, {1, 4}},     {"io_uring, 1 thread x 8", OFF_IO_RING, {1, 8}},
     {"io_uring, 2 threads x 2", OFF_IO_RING, {2, 2}},    {"io_uring, 2 threads x 3", OFF_IO_RING, {2, 3}},    {"io_uring, 2 threads x 4", OFF_IO_RING, {2, 4}},
 };
-enum { WAYS = sizeof ways / sizeof *ways, ROUNDS_MAX = 64 };
+enum { BASE = 2, WAYS = sizeof ways / sizeof *ways, ROUNDS_MAX = 64 };
 
 static double cpu_s(void)
 {
@@ -71,7 +73,7 @@ static int by_size(const void *a, const void *b)
 
 int main(int argc, char **argv)
 {
-    static double rate[WAYS + 1][ROUNDS_MAX], cpu[WAYS][ROUNDS_MAX];
+    static double rate[WAYS + 1][ROUNDS_MAX], ratio[WAYS + 1][ROUNDS_MAX], cpu[WAYS][ROUNDS_MAX];
     const char *kind[WAYS] = {0};
     int rounds = argc > 2 ? atoi(argv[2]) : 5, rc = 0;
     struct eng_plan_options o = {0};
@@ -86,6 +88,11 @@ int main(int argc, char **argv)
         goto out;
     for (uint32_t i = 0; i < p->n_records && !rc; i++)
         rc = off_record_layout(&p->records[i], &e);
+    if (!rc && off_catalog_pack(c)) {
+        struct off_part *images = calloc(p->n_records + 1, sizeof *images);
+        struct off_span *spans = calloc(p->n_records + 1, sizeof *spans);
+        rc = images && spans ? off_pack_attach(c, p->records, p->n_records, images, spans, &e) : err_set(&e, ERR_NOMEM, "images");
+    }
     for (int k = 0; k < rounds && !rc; k++) {
         struct off_drive_rate d = {0};
         for (int i = 0; i < WAYS && !rc; i++) { /* to and fro: drift meets all alike */
@@ -95,11 +102,15 @@ int main(int argc, char **argv)
         if (!rc)
             rc = off_probe_drive(c, 512u << 20, OFF_IO_AUTO, &d, &e);
         rate[WAYS][k] = d.bytes_s;
+        for (int w = 0; w <= WAYS; w++)
+            ratio[w][k] = rate[w][k] / rate[BASE][k];
     }
-    printf("%-28s %-24s %21s   %s\n", "", "", "GB/s min/median/max", "CPU s/GB");
+    printf("%-24s %-21s %20s  %20s  %s\n", "", "", "GB/s min/median/max", "over pread, 3 threads", "CPU s/GB");
     for (int w = 0; w <= WAYS && !rc; w++) {
         qsort(rate[w], (size_t)rounds, sizeof **rate, by_size);
-        printf("%-28s %-24s %6.2f %6.2f %6.2f", w < WAYS ? ways[w].name : "drive probe", w < WAYS ? kind[w] : "", rate[w][0] / 1e9, rate[w][rounds / 2] / 1e9, rate[w][rounds - 1] / 1e9);
+        qsort(ratio[w], (size_t)rounds, sizeof **ratio, by_size);
+        printf("%-24s %-21s %6.2f %6.2f %6.2f ", w < WAYS ? ways[w].name : "drive probe", w < WAYS ? kind[w] : "", rate[w][0] / 1e9, rate[w][rounds / 2] / 1e9, rate[w][rounds - 1] / 1e9);
+        printf(" %6.2f %6.2f %6.2f ", ratio[w][0], ratio[w][rounds / 2], ratio[w][rounds - 1]);
         if (w < WAYS) {
             qsort(cpu[w], (size_t)rounds, sizeof **cpu, by_size);
             printf("   %.3f", cpu[w][rounds / 2]);

@@ -8,7 +8,9 @@
 #include "engine/exec.h"
 #include "engine/kv.h"
 #include "offload/io.h"
+#include "offload/pack_make.h"
 #include "tests/support/bad_io.h"
+#include "tests/support/make_model.h"
 #include "tests/support/suite.h"
 #include "tests/support/tiny_llama.h"
 
@@ -196,10 +198,11 @@ static void on_event(void *ctx, const struct eng_event *ev)
     pthread_mutex_unlock(&b->lock);
 }
 
+static struct { const char *path, *disks; bool verify; } from = {untied, NULL, false};
 static void generate(uint64_t ram, struct box *b, struct eng_stats *st)
 {
     eng_engine *g;
-    struct eng_config c = {.model_path = untied, .ctx = 128, .seqs = N, .threads = 2, .chunk = 16, .page_tokens = 16, .kv_type = KRN_F16, .ram_max = ram, .queue_max = N};
+    struct eng_config c = {.model_path = from.path, .disks = from.disks, .verify_reads = from.verify, .ctx = 128, .seqs = N, .threads = 2, .chunk = 16, .page_tokens = 16, .kv_type = KRN_F16, .ram_max = ram, .queue_max = N};
     *b = (struct box){.lock = PTHREAD_MUTEX_INITIALIZER, .cond = PTHREAD_COND_INITIALIZER};
     OK(eng_open(&g, &c, on_event, b, &e));
     for (uint32_t k = 0; k < N; k++) {
@@ -240,6 +243,48 @@ START_TEST(served)
 }
 END_TEST
 
+/* The same text from published files, from two directories, from a packed copy and from two of those. */
+START_TEST(elsewhere)
+{
+    static struct box whole, part;
+    struct eng_stats st;
+    char *dirs[3] = {mm_tmpdir(), mm_tmpdir(), mm_tmpdir()};
+    const char *base = strrchr(untied, '/') + 1;
+    size_t n;
+    void *p = mm_read(untied, &n);
+    mm_write(mm_path(dirs[0], base), p, n);
+    free(p);
+    struct eng_plan_options o = {0};
+    off_catalog *c;
+    struct eng_plan *plan;
+    OK(off_catalog_open(&c, untied, 0, &e));
+    OK(eng_plan_compile(&plan, c, &o, NULL, &e));
+    for (uint32_t i = 0; i < plan->n_records; i++)
+        OK(off_record_layout(&plan->records[i], &e));
+    for (int i = 1; i < 3; i++)
+        OK(off_pack_make(c, plan->records, plan->n_records, dirs[i], NULL, NULL, &e));
+    eng_plan_close(plan);
+    off_catalog_close(c);
+    generate(512u << 20, &whole, &st);
+    uint64_t ram = st.activation_bytes + st.kv_bytes + st.weight_bytes * 6 / 10;
+    for (int way = 0; way < 4; way++) {
+        from.path = way == 0 ? untied : dirs[1];
+        from.disks = way == 0 ? dirs[0] : way == 3 ? dirs[2] : NULL;
+        from.verify = way == 2;
+        generate(ram, &part, &st);
+        ck_assert_uint_gt(st.weight_sweep_bytes, 0);
+        ck_assert_uint_eq(st.n_drives, from.disks ? 2 : 1);
+        for (uint32_t k = 0; k < st.n_drives; k++)
+            ck_assert_uint_gt(st.drives[k].bytes, 0);
+        ck_assert_uint_le(st.weight_read_bytes, st.weight_wanted_bytes + st.weight_wanted_bytes / 100);
+        for (uint32_t k = 0; k < N; k++)
+            ck_assert_msg(whole.r[k].n == part.r[k].n && !memcmp(whole.r[k].ids, part.r[k].ids, sizeof whole.r[k].ids), "way %d: other text", way);
+    }
+    for (int i = 0; i < 3; i++)
+        mm_rmdir(dirs[i]);
+}
+END_TEST
+
 int main(void)
 {
     Suite *s = suite_create("streamed");
@@ -249,6 +294,7 @@ int main(void)
     tcase_add_loop_test(t, blamed, 0, 2);
     tcase_add_test(t, faults);
     tcase_add_test(t, served);
+    tcase_add_test(t, elsewhere);
     suite_add_tcase(s, t);
     SRunner *r = srunner_create(s);
     srunner_run_all(r, CK_ENV);
