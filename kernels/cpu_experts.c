@@ -201,13 +201,7 @@ static struct krn_operand part(struct krn_operand a, size_t first, uint32_t n)
     size_t at = first * (a.cols / B);
     a.x += first * a.stride;
     a.n = n;
-    if (a.q) {
-        a.q += at * B;
-        a.d += at;
-        a.s += at;
-        a.c8 += at;
-        a.half += at;
-    }
+    krn_operand_skip(&a, at);
     return a;
 }
 
@@ -291,8 +285,10 @@ static void up_unit(const krn_backend *b, const struct cpu_group *g, uint32_t c0
         run_strip(b, &up, &a, u, UNIT);
         for (uint32_t i = 0; i < n; i++) b->ops->glu(y + (size_t)i * m->mid, scratch + i * UNIT, u + i * UNIT, cols, &p);
         for (uint32_t c = c0; c < c0 + cols && m->mid_int8; c += B) { /* block c / 32 of n rows: an operand of one block */
-            size_t at = (size_t)(c / B) * n;
-            struct krn_operand one = {.x = o.x + c, .stride = o.stride, .n = n, .cols = B, .q = o.q + at * B, .d = o.d + at, .s = o.s + at, .c8 = o.c8 + at, .half = o.half + at};
+            struct krn_operand one = o;
+            one.x += c;
+            one.cols = B;
+            krn_operand_skip(&one, (size_t)(c / B) * n);
             b->linear->quantise(&one, 0, n);
         }
     }

@@ -22,7 +22,7 @@ size_t krn_operand_bytes(uint32_t n, uint32_t cols)
     uint64_t entries = (uint64_t)n * (cols / B + (cols % B != 0));
     if (entries > (SIZE_MAX >> 8))
         return 0;
-    return round_up((size_t)entries * B) + 4 * round_up((size_t)entries * 4);
+    return round_up((size_t)entries * B) + 4 * round_up((size_t)entries * 4) + round_up((size_t)entries * sizeof *((struct krn_operand *)NULL)->part);
 }
 
 void krn_operand_init(struct krn_operand *a, const float *x, size_t stride, uint32_t n, uint32_t cols, void *scratch)
@@ -41,6 +41,8 @@ void krn_operand_init(struct krn_operand *a, const float *x, size_t stride, uint
     a->c8 = (int32_t *)(void *)p;
     p += round_up(entries * 4);
     a->half = (int16_t (*)[2])(void *)p;
+    p += round_up(entries * 4);
+    a->part = (int16_t (*)[3][2])(void *)p;
 }
 
 int krn_linear_support(enum krn_type t, enum krn_layout l)
@@ -58,7 +60,7 @@ bool krn_linear_int8(enum krn_type t, enum krn_layout l, enum krn_precision p)
 
 /* ---- activations ---- */
 
-static void quantise_block(const float *x, int8_t *q, float *d, float *s, int32_t *c8, int16_t half[2])
+static void quantise_block(const float *x, int8_t *q, float *d, float *s, int32_t *c8, int16_t half[2], int16_t part[3][2])
 {
     uint32_t top = 0;
     int sum[2] = {0};
@@ -74,6 +76,7 @@ static void quantise_block(const float *x, int8_t *q, float *d, float *s, int32_
     memset(q, 0, B);
     *c8 = 0;
     half[0] = half[1] = 0;
+    memset(part, 0, 3 * sizeof *part);
     if (top >= 0x7f800000) {
         *d = *s = NAN;
         return;
@@ -85,6 +88,8 @@ static void quantise_block(const float *x, int8_t *q, float *d, float *s, int32_
     for (int i = 0; i < B; i++) {
         q[i] = (int8_t)lrintf(x[i] * inv); /* the default rounding mode: to nearest even */
         sum[i / (B / 2)] += q[i];
+        part[i / (B / 2)][i % 4 / 2] = (int16_t)(part[i / (B / 2)][i % 4 / 2] + 32 * q[i]);
+        part[2][i % 4 / 2] = (int16_t)(part[2][i % 4 / 2] + 16 * q[i]);
     }
     *d = amax / 127.0f;
     *s = *d * (float)(sum[0] + sum[1]);
@@ -100,7 +105,7 @@ static void quantise(const struct krn_operand *a, uint32_t row0, uint32_t n)
         uint32_t g;
         size_t at = krn_operand_entry(a, r, &g);
         for (uint32_t b = 0; b < a->cols / B; b++, at += g)
-            quantise_block(a->x + r * a->stride + b * B, a->q + at * B, &a->d[at], &a->s[at], &a->c8[at], a->half[at]);
+            quantise_block(a->x + r * a->stride + b * B, a->q + at * B, &a->d[at], &a->s[at], &a->c8[at], a->half[at], a->part[at]);
     }
 }
 

@@ -33,11 +33,11 @@
 #include "kernels/slot.h"
 
 #define KRN_OPERAND_BLOCK 32
-#define KRN_OPERAND_GROUP 16 /* rows whose quantised blocks lie together; a good granule for splitting quantise */
+#define KRN_OPERAND_GROUP 32 /* rows whose quantised blocks lie together: those that a weight is unpacked once for */
 
 /* The input of one or more linears. Rows are kept in groups of KRN_OPERAND_GROUP (the last one holds what is left, g rows);
  * inside a group, block by block, its g rows side by side: block b of row r is entry
- * (r/16*16) * blocks + b * g + r%16 of d, s, c8, half, and that entry times 32 of q. */
+ * (r/32*32) * blocks + b * g + r%32 of d, s, c8, half, part, and that entry times 32 of q. */
 struct krn_operand {
     const float *x;      /* [n][cols], rows `stride` floats apart; borrowed */
     size_t stride;
@@ -46,11 +46,24 @@ struct krn_operand {
     float *d, *s;        /* [n * blocks] scale, scale * sum */
     int32_t *c8;         /* [n * blocks] -8 * sum of q: turns unsigned weights into signed ones */
     int16_t (*half)[2];  /* [n * blocks] sums of the first and of the last 16 of q */
+    int16_t (*part)[3][2]; /* [n * blocks] 32 times the sums of the first 16 of q, of the last 16, and 16 times those of all: each one of columns
+                            * 0, 1 and one of columns 2, 3 of every four, as products of bytes are added in 16 bits */
 };
 /* Bytes of scratch for n rows of cols columns (256-aligned); 0: too many. */
 size_t krn_operand_bytes(uint32_t n, uint32_t cols);
 /* scratch: krn_operand_bytes(n, cols) bytes, 64-aligned, or NULL when only f32 runs will follow. */
 void krn_operand_init(struct krn_operand *a, const float *x, size_t stride, uint32_t n, uint32_t cols, void *scratch);
+/* Moves what was quantised on by n entries: to a later block, or to rows that begin a group. */
+static inline void krn_operand_skip(struct krn_operand *a, size_t n)
+{
+    if (!a->q) return;
+    a->q += n * KRN_OPERAND_BLOCK;
+    a->d += n;
+    a->s += n;
+    a->c8 += n;
+    a->half += n;
+    a->part += n;
+}
 
 struct krn_linear {
     const struct krn_weight *w;

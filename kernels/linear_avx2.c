@@ -2,8 +2,9 @@
  *
  * Products of bytes go through vpmaddubsw, which adds two neighbours in 16 bits with saturation; none can occur:
  *   4-bit weights: a pair is at most 2 * 15 * 127 = 3810, and the 8 pairs that one 16-bit lane collects 30480.
- *   5-bit weights (MXFP4: 24): the 4 pairs of half a block are at most 4 * 2 * 31 * 127 = 31496.
- *   6-bit weights: two pairs are at most 2 * 2 * 63 * 127 = 32004.
+ *   5-bit weights (MXFP4: 24), less 16: a lane's sum is at most 8 * 2 * 16 * 127 = 32512. It is built from unsigned ones and may wrap on
+ *   the way, but not a pair (2 * 31 * 127 = 7874); 16 times the lane's sum of activations, which 16 bits hold too, brings it back.
+ *   6-bit weights, less 32: so with the 4 pairs of half a block, 4 * 2 * 32 * 127 = 32512.
  *   8-bit weights: |w| (128 for -128, as an unsigned byte) meets the activation with w's sign; a pair is at most
  *   2 * 128 * 127 = 32512, and is widened to 32 bits before anything is added to it.
  * vpmaddwd, which widens those sums, multiplies them by the scale of their 16 columns where a type has one. */
@@ -79,8 +80,17 @@ static inline vi scale_of(vi v, int n)
     return vi_sra16(vi_move(v, twice[n]), 8);
 }
 
-/* Groups of 4 columns whose pair sums fit 16 bits together: by the largest weight, 15, 31 (or a scale that changes), 63. */
-enum { SUM_ALL = 8, SUM_HALF = 4, SUM_TWO = 2, SUM_SIGNED = 1 };
+/* Groups of 4 columns whose pair sums are added in 16 bits: all, those of one scale, none. */
+enum { SUM_ALL = 8, SUM_HALF = 4, SUM_SIGNED = 1, NARROW = true };
+
+static inline vi centred(vi v, const int16_t part[2])
+{
+    int x;
+    if (!part)
+        return v;
+    memcpy(&x, part, 4);
+    return _mm256_sub_epi16(v, _mm256_set1_epi32(x));
+}
 
 static inline vi signed_unpack(vi v) { return _mm256_abs_epi8(v); }
 
@@ -94,24 +104,21 @@ static inline __attribute__((always_inline)) vi signed_dot(const vi u[4], const 
     return vi_add(vi_add(s[0], s[1]), vi_add(s[2], s[3]));
 }
 
-/* Four of a block's eight groups, times the scale where there is one; SUM_ALL leaves sums of pairs in 16 bits. */
-static inline __attribute__((always_inline)) vi dot_part(int sums, bool scaled, const vi u[4], const uint8_t *w, const vi q[4], const vi *scale)
+/* Four of a block's eight groups, times the scale where there is one; SUM_ALL leaves sums of pairs in 16 bits. part: what to take from those. */
+static inline __attribute__((always_inline)) vi dot_part(int sums, bool scaled, const vi u[4], const uint8_t *w, const vi q[4], const vi *scale, const int16_t *part)
 {
     if (sums == SUM_SIGNED)
         return signed_dot(u, w, q);
     vi a = _mm256_add_epi16(_mm256_maddubs_epi16(u[0], q[0]), _mm256_maddubs_epi16(u[1], q[1]));
     vi b = _mm256_add_epi16(_mm256_maddubs_epi16(u[2], q[2]), _mm256_maddubs_epi16(u[3], q[3]));
-    vi by = scaled ? *scale : _mm256_set1_epi16(1);
-    if (sums == SUM_TWO)
-        return vi_add(vi_madd(a, by), vi_madd(b, by));
-    a = _mm256_add_epi16(a, b);
-    return sums == SUM_ALL ? a : vi_madd(a, by);
+    a = centred(_mm256_add_epi16(a, b), part);
+    return sums == SUM_ALL ? a : vi_madd(a, scaled ? *scale : _mm256_set1_epi16(1));
 }
 static inline vi dot_join(int sums, vi a, vi b) { return sums == SUM_ALL ? _mm256_add_epi16(a, b) : vi_add(a, b); }
-static inline vi dot_end(int sums, vi v, int32_t c8)
+static inline vi dot_end(int sums, vi v, int32_t c8, const int16_t *part)
 {
     (void)c8;
-    return sums == SUM_ALL ? vi_madd(v, _mm256_set1_epi16(1)) : v;
+    return sums == SUM_ALL ? vi_madd(centred(v, part), _mm256_set1_epi16(1)) : v;
 }
 
 static inline float block_amax(const float *x)
@@ -126,8 +133,8 @@ static inline float block_amax(const float *x)
     return _mm_cvtss_f32(_mm_castsi128_ps(h));
 }
 
-/* Rounds 32 products to bytes; the sums of the first and the last 16. */
-static inline void block_round(const float *x, float inv, int8_t *q, int sum[2])
+/* Rounds 32 products to bytes. */
+static inline void block_round(const float *x, float inv, int8_t *q)
 {
     __m256i v[4];
     for (int i = 0; i < 4; i++)
@@ -136,11 +143,6 @@ static inline void block_round(const float *x, float inv, int8_t *q, int sum[2])
     __m256i b = _mm256_packs_epi16(_mm256_packs_epi32(v[0], v[1]), _mm256_packs_epi32(v[2], v[3]));
     b = _mm256_permutevar8x32_epi32(b, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
     _mm256_storeu_si256((__m256i *)(void *)q, b);
-    __m256i s = _mm256_hadd_epi32(_mm256_add_epi32(v[0], v[1]), _mm256_add_epi32(v[2], v[3]));
-    __m128i h = _mm_add_epi32(_mm256_castsi256_si128(s), _mm256_extracti128_si256(s, 1));
-    h = _mm_hadd_epi32(h, h);
-    sum[0] = _mm_cvtsi128_si32(h);
-    sum[1] = _mm_extract_epi32(h, 1);
 }
 
 #include "kernels/linear_simd.inc"

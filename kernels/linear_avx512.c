@@ -70,16 +70,17 @@ static inline vi vi_four(const int8_t *q)
 static inline vi scale_of(vi v, int n) { return vi_byte(v, (uint32_t)n); }
 
 /* Sums are of 32 bits at once; only signed weights are told apart. */
-enum { SUM_ALL = 8, SUM_HALF = 4, SUM_TWO = 2, SUM_SIGNED = 1 };
+enum { SUM_ALL = 8, SUM_HALF = 4, SUM_SIGNED = 1, NARROW = false };
 
 static inline vi signed_unpack(vi v) { return _mm512_xor_si512(v, _mm512_set1_epi8(-128)); }
 
 /* A block's eight groups in a chain for each half of its columns: the latency of one vpdpbusd is about five cycles. */
-static inline __attribute__((always_inline)) vi dot_part(int sums, bool scaled, const vi u[8], const uint8_t *w, const vi q[8], const vi *scale)
+static inline __attribute__((always_inline)) vi dot_part(int sums, bool scaled, const vi u[8], const uint8_t *w, const vi q[8], const vi *scale, const int16_t *part)
 {
     vi a = _mm512_setzero_si512(), b = a;
     (void)sums;
     (void)w;
+    (void)part;
 #pragma GCC unroll 4
     for (int k = 0; k < 4; k++) {
         a = _mm512_dpbusd_epi32(a, u[k], q[k]);
@@ -92,7 +93,11 @@ static inline vi dot_join(int sums, vi a, vi b)
     (void)sums;
     return vi_add(a, b);
 }
-static inline vi dot_end(int sums, vi v, int32_t c8) { return sums == SUM_SIGNED ? vi_add(v, vi_set1(16 * c8)) : v; }
+static inline vi dot_end(int sums, vi v, int32_t c8, const int16_t *part)
+{
+    (void)part;
+    return sums == SUM_SIGNED ? vi_add(v, vi_set1(16 * c8)) : v;
+}
 
 static inline float block_amax(const float *x)
 {
@@ -102,15 +107,13 @@ static inline float block_amax(const float *x)
     return _mm_cvtss_f32(_mm_castsi128_ps(_mm_cvtsi32_si128(_mm512_reduce_max_epi32(m))));
 }
 
-/* Rounds 32 products to bytes; the sums of the first and the last 16. */
-static inline void block_round(const float *x, float inv, int8_t *q, int sum[2])
+/* Rounds 32 products to bytes. */
+static inline void block_round(const float *x, float inv, int8_t *q)
 {
     __m512i lo = _mm512_cvtps_epi32(_mm512_mul_ps(_mm512_loadu_ps(x), vf_set1(inv)));
     __m512i hi = _mm512_cvtps_epi32(_mm512_mul_ps(_mm512_loadu_ps(x + 16), vf_set1(inv)));
     _mm_storeu_si128((__m128i *)(void *)q, _mm512_cvtepi32_epi8(lo));
     _mm_storeu_si128((__m128i *)(void *)(q + 16), _mm512_cvtepi32_epi8(hi));
-    sum[0] = _mm512_reduce_add_epi32(lo);
-    sum[1] = _mm512_reduce_add_epi32(hi);
 }
 
 #include "kernels/linear_simd.inc"

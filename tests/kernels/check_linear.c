@@ -498,7 +498,7 @@ END_TEST
 
 START_TEST(scratch_sizes)
 {
-    ck_assert_uint_eq(krn_operand_bytes(1, 32), 5 * 256);
+    ck_assert_uint_eq(krn_operand_bytes(1, 32), 6 * 256);
     ck_assert_uint_ge(krn_operand_bytes(512, 1536), 512 * 1536 + 4 * 512 * 48 * 4);
     ck_assert(!krn_linear_get(KRN_ISA_AVX512) == !krn_isa_have(KRN_ISA_AVX512));
     ck_assert_str_eq(krn_linear_get(KRN_ISA_C)->name, "c");
