@@ -160,15 +160,27 @@ static void run_quantise(const krn_backend *b, const struct cpu_op *x, unsigned 
     b->linear->quantise(&a, p.from, p.to - p.from);
 }
 
-/* Tiles of all calls, counted through, are handed out in runs: a worker that the system interrupts holds up the rest less. */
+/* Tiles of all calls, counted through, are handed out in runs, each a worker's half of what is left: long ones for most of the work,
+ * short ones at the end, where they even out what the workers (and whoever interrupts them) made unequal. false: none is left. */
+static bool take_tiles(struct cpu_op *x, unsigned workers, uint32_t *from, uint32_t *to)
+{
+    uint32_t t = atomic_load_explicit(&x->next, memory_order_relaxed), run;
+    do {
+        if (t >= x->tiles) return false;
+        run = workers == 1 ? x->tiles : (x->tiles - t) / (2 * workers);
+        if (!run) run = 1;
+    } while (!atomic_compare_exchange_weak_explicit(&x->next, &t, t + run, memory_order_relaxed, memory_order_relaxed));
+    *from = t;
+    *to = t + run;
+    return true;
+}
+
 /* true: this worker finished the last piece. */
 static bool run_linear(const krn_backend *b, struct cpu_op *x, unsigned worker, unsigned workers)
 {
     struct krn_operand a = act_of(b, &x->in[0]);
-    uint32_t run = workers == 1 ? x->tiles : x->tiles / (workers * 6) + 1;
-    for (bool last = false;;) {
-        uint32_t t = atomic_fetch_add_explicit(&x->next, run, memory_order_relaxed), end = t + run < x->tiles ? t + run : x->tiles;
-        if (t >= x->tiles) return last;
+    bool last = false;
+    for (uint32_t t, end; take_tiles(x, workers, &t, &end);) {
         for (uint32_t i = 0, first = 0; i < x->n_linear && first < end; i++) {
             const struct krn_op *op = x->op + i;
             const struct krn_weight *w = cpu_weight(b->list, op, 0);
@@ -183,6 +195,7 @@ static bool run_linear(const krn_backend *b, struct cpu_op *x, unsigned worker, 
         }
         last = atomic_fetch_add_explicit(&x->done, end - t, memory_order_acq_rel) + (end - t) == x->tiles;
     }
+    return last;
 }
 
 /* ---- attention ------------------------------------------------------------------------------------------------------- */
