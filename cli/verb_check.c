@@ -10,11 +10,12 @@
 
 #define SHOWN 12 /* findings of each kind in the text report; --json has all that were kept */
 
-static const char *const supports[] = {"missing", "plain C", "fast"};
+static const char *const supports[] = {"missing", "plain C", "kernel"};
 
 static void usage(FILE *f)
 {
     fprintf(f, "usage: sluice check MODEL [--json]\n"
+               "       sluice check --operators       the operators that a sheet may call, as docs/operators.md has them\n"
                "Files, tensors, config, operators and state of a model, from headers alone. MODEL: a GGUF file or a directory with config.json.\n"
                "Exit 0: it can run; 1: it cannot, and the report says why.\n");
 }
@@ -61,10 +62,20 @@ static void print_model(const off_catalog *c, const struct eng_report *r, const 
     printf("tensors    %s in the files: %s bound, %s excused, %s unknown; %s missing, %s mis-shaped\n", grouped(r->names), grouped(r->bound), grouped(r->excused),
            grouped(unknown), grouped(r->total[ENG_ISSUE_MISSING]), grouped(r->total[ENG_ISSUE_SHAPE]));
     for (size_t i = 0; i < r->n_excuses; i++)
-        printf("  excused  %s: %s\n", grouped(r->excuse[i].n), r->excuse[i].reason);
+        printf("  excused  %s: %s (%s values, %s bytes)\n", grouped(r->excuse[i].n), r->excuse[i].reason, grouped(r->excuse[i].values), grouped(r->excuse[i].bytes));
     printf("dtypes    ");
     for (size_t i = 0; i < r->n_dtypes; i++)
         printf(" %s %s (%s bytes)%s", r->dtype[i].name, grouped(r->dtype[i].tensors), grouped(r->dtype[i].bytes), i + 1 < r->n_dtypes ? "," : "\n");
+}
+
+/* Parameters and bytes by part; the excused ones are above. */
+static void print_parts(const struct eng_report *r)
+{
+    printf("parameters %s in all", grouped(r->values));
+    printf(r->active < r->values ? ", %s met by a token\n" : "\n", grouped(r->active));
+    for (size_t i = 0; i < r->n_parts; i++)
+        printf("  %-18s %19s  %19s bytes  %5.1f %%\n", r->part[i].name, grouped(r->part[i].values), grouped(r->part[i].bytes),
+               r->values ? 100.0 * (double)r->part[i].values / (double)r->values : 0.0);
 }
 
 /* What a server and a request get that say nothing of their own. */
@@ -86,8 +97,9 @@ static void print_serving(const struct eng_plan *p, const struct eng_report *r)
         printf("  note     %s\n", p->notes[i]);
 }
 
-static void print_plan(const struct eng_plan *p, const struct eng_report *r, const char *backend)
+static void print_plan(const struct eng_plan *p, const struct eng_report *r)
 {
+    print_parts(r);
     printf("plan       %u layers, hidden %u, vocabulary %u, context %s; %s calls in %u segments\n", p->layers, p->hidden, p->vocab, grouped(p->ctx), grouped(p->n_ops),
            p->n_segments);
     printf("state      %s bytes a token (16-bit KV), %s bytes a sequence\n", grouped(eng_plan_kv_bytes_per_token(p, KRN_BF16)), grouped(eng_plan_state_bytes_per_seq(p)));
@@ -101,18 +113,33 @@ static void print_plan(const struct eng_plan *p, const struct eng_report *r, con
     if (r->n_tokens)
         printf("tokenizer  %s tokens for %s rows\n", grouped(r->n_tokens), grouped(p->vocab));
     print_serving(p, r);
-    printf("operators  on %s\n", backend);
+    printf("%-39s", "operators");
+    for (int b = 0; b < ENG_BACKEND_COUNT; b++)
+        printf(" %-8s", eng_check_backends[b].name);
+    printf("\n");
     for (size_t i = 0; i < r->n_ops; i++) {
         const struct eng_op_use *u = &r->op[i];
         bool packed = u->weighted && strcmp(u->form, "plain");
-        printf("  %-10s %-12s %8s calls  %s\n", u->name, packed ? u->form : u->weighted ? krn_types[u->type].name : "", grouped(u->calls), supports[u->support]);
+        printf("  %-10s %-12s %8s calls ", u->name, packed ? u->form : u->weighted ? krn_types[u->type].name : "", grouped(u->calls));
+        for (int b = 0; b < ENG_BACKEND_COUNT; b++)
+            printf(" %-8s", supports[u->support[b]]);
+        printf("\n");
     }
+}
+
+/* Returns how many problems the line stands for. */
+static size_t print_finding(const struct eng_finding *f, size_t *shown)
+{
+    printf("problem    %s", f->text);
+    printf(f->alike ? " (and %s more like it)\n" : "\n", grouped(f->alike));
+    ++*shown;
+    return 1 + f->alike;
 }
 
 static void print_findings(const struct eng_report *r)
 {
     for (int k = 0; k < ENG_ISSUE_COUNT; k++) {
-        size_t shown = 0;
+        size_t shown = 0, covered = 0;
         if (!r->total[k])
             continue;
         if (k == ENG_ISSUE_INERT) {
@@ -125,9 +152,9 @@ static void print_findings(const struct eng_report *r)
         }
         for (size_t i = 0; i < r->n && shown < SHOWN; i++)
             if ((int)r->v[i].kind == k)
-                shown += printf("problem    %s\n", r->v[i].text) > 0;
-        if (r->total[k] > shown)
-            printf("           and %s more of kind %s\n", grouped(r->total[k] - shown), eng_issue_name((enum eng_issue)k));
+                covered += print_finding(&r->v[i], &shown);
+        if (r->total[k] > covered)
+            printf("           and %s more of kind %s\n", grouped(r->total[k] - covered), eng_issue_name((enum eng_issue)k));
     }
 }
 
@@ -156,12 +183,29 @@ static void json_findings(struct buf *b, const struct eng_report *r)
         key_str(b, "tensor", f->tensor);
         key_str(b, "expected", f->expected);
         key_str(b, "found", f->found);
+        key_u64(b, "alike", f->alike);
         close_list(b, "},");
     }
     close_list(b, "],\"totals\":{");
     for (int k = 0; k < ENG_ISSUE_COUNT; k++)
         key_u64(b, eng_issue_name((enum eng_issue)k), r->total[k]);
     close_list(b, "},");
+}
+
+static void json_parts(struct buf *b, const struct eng_report *r)
+{
+    key_u64(b, "parameters", r->values);
+    key_u64(b, "parameters_met", r->active);
+    buf_str(b, "\"parts\":[");
+    for (size_t i = 0; i < r->n_parts; i++) {
+        buf_char(b, '{');
+        key_str(b, "part", r->part[i].name);
+        key_u64(b, "tensors", r->part[i].tensors);
+        key_u64(b, "parameters", r->part[i].values);
+        key_u64(b, "bytes", r->part[i].bytes);
+        close_list(b, "},");
+    }
+    close_list(b, "]");
 }
 
 static void json_plan(struct buf *b, const struct eng_plan *p, const struct eng_report *r)
@@ -195,13 +239,16 @@ static void json_plan(struct buf *b, const struct eng_plan *p, const struct eng_
         key_str(b, "dtype", r->op[i].weighted ? krn_types[r->op[i].type].name : NULL);
         key_str(b, "form", r->op[i].weighted ? r->op[i].form : NULL);
         key_u64(b, "calls", r->op[i].calls);
-        key_str(b, "support", supports[r->op[i].support]);
+        for (int k = 0; k < ENG_BACKEND_COUNT; k++)
+            key_str(b, eng_check_backends[k].name, supports[r->op[i].support[k]]);
         close_list(b, "},");
     }
-    close_list(b, "]},");
+    close_list(b, "],");
+    json_parts(b, r);
+    buf_str(b, "},");
 }
 
-static int print_json(const off_catalog *c, const struct eng_plan *p, const struct eng_report *r, const char *path, const char *backend)
+static int print_json(const off_catalog *c, const struct eng_plan *p, const struct eng_report *r, const char *path)
 {
     struct buf b;
 
@@ -215,14 +262,14 @@ static int print_json(const off_catalog *c, const struct eng_plan *p, const stru
     key_str(&b, "model_type", r->model_type);
     key_str(&b, "sheet", r->sheet);
     key_str(&b, "nearest", r->suggestion);
-    key_str(&b, "backend", backend);
+    key_str(&b, "backend", eng_check_backends[ENG_BACKEND_CPU].name);
     key_u64(&b, "tensors", r->names);
     key_u64(&b, "bound", r->bound);
     key_u64(&b, "excused", r->excused);
     buf_str(&b, "\"excuses\":{");
     for (size_t i = 0; i < r->n_excuses; i++) {
         json_put_cstr(&b, r->excuse[i].reason);
-        buf_printf(&b, ":%zu,", r->excuse[i].n);
+        buf_printf(&b, ":{\"tensors\":%zu,\"values\":%" PRIu64 ",\"bytes\":%" PRIu64 "},", r->excuse[i].n, r->excuse[i].values, r->excuse[i].bytes);
     }
     close_list(&b, "},\"dtypes\":{");
     for (size_t i = 0; i < r->n_dtypes; i++)
@@ -245,18 +292,18 @@ static int report(const off_catalog *c, const char *path, bool json)
     int rc;
 
     eng_report_init(&r);
-    if (eng_check(c, &krn_cpu, &r, &p, &e)) {
+    if (eng_check(c, &r, &p, &e)) {
         fprintf(stderr, "sluice check: %s\n", e.msg);
         eng_report_free(&r);
         return CLI_FAULT;
     }
     size_t problems = eng_report_problems(&r);
     if (json) {
-        rc = print_json(c, p, &r, path, krn_cpu.name);
+        rc = print_json(c, p, &r, path);
     } else {
         print_model(c, &r, path);
         if (p)
-            print_plan(p, &r, krn_cpu.name);
+            print_plan(p, &r);
         print_findings(&r);
         printf(problems ? "verdict    cannot run: %s problems\n" : "verdict    can run%s\n", problems ? grouped(problems) : "");
         rc = CLI_OK;
@@ -264,6 +311,16 @@ static int report(const off_catalog *c, const char *path, bool json)
     eng_plan_close(p);
     eng_report_free(&r);
     return rc ? rc : problems ? CLI_NO : CLI_OK;
+}
+
+static int print_operators(void)
+{
+    struct buf b;
+
+    buf_init(&b, 1u << 20);
+    bool ok = eng_check_page(&b) && fwrite(b.data, 1, b.len, stdout) == b.len;
+    buf_free(&b);
+    return ok ? CLI_OK : CLI_FAULT;
 }
 
 int verb_check(int argc, char **argv)
@@ -279,6 +336,8 @@ int verb_check(int argc, char **argv)
             usage(stdout);
             return CLI_OK;
         }
+        if (!strcmp(argv[i], "--operators") && argc == 2)
+            return print_operators();
         if (!strcmp(argv[i], "--json")) {
             json = true;
         } else if (argv[i][0] == '-' || path) {

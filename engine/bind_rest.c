@@ -65,8 +65,11 @@ int eng_bind_rest(struct eng_binder *b, struct err *e)
         const struct off_tensor *t = off_catalog_at(b->cat, i);
         const char *reason = excuse(b, t->name);
         if (reason) {
+            uint64_t values = 1;
+            for (unsigned k = 0; k < t->n_dims; k++)
+                values *= t->dims[k];
             if (b->rep)
-                eng_report_excuse(b->rep, reason, 1);
+                eng_report_excuse(b->rep, reason, values, t->bytes);
             if (b->rep)
                 b->rep->excused++;
             continue;

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/buf.h"
 #include "engine/model.h"
 #include "engine/ops.h"
 #include "engine/sheet.h"
@@ -44,12 +45,16 @@ static void use_of(const struct eng_plan *p, const struct krn_op *op, struct eng
         }
 }
 
-static enum krn_support support(const struct krn_backend_api *b, const struct eng_op_use *u)
+const struct eng_check_backend eng_check_backends[ENG_BACKEND_COUNT] = {[ENG_BACKEND_CPU] = {"cpu", &krn_cpu}, [ENG_BACKEND_VULKAN] = {"vulkan", NULL}};
+
+static enum krn_support support(enum eng_backend b, const struct eng_op_use *u)
 {
-    return u->weighted && (!strcmp(u->form, "mapped") || !strcmp(u->form, "transposed")) ? KRN_MISSING : b->supports(u->code, u->type);
+    const struct krn_backend_api *api = eng_check_backends[b].api;
+
+    return !api || (u->weighted && (!strcmp(u->form, "mapped") || !strcmp(u->form, "transposed"))) ? KRN_MISSING : api->supports(u->code, u->type);
 }
 
-void eng_check_operators(const struct eng_plan *p, const struct krn_backend_api *backend, struct eng_report *r)
+void eng_check_operators(const struct eng_plan *p, enum eng_backend backend, struct eng_report *r)
 {
     r->n_ops = 0;
     for (uint32_t i = 0; i < p->n_ops; i++) {
@@ -61,7 +66,8 @@ void eng_check_operators(const struct eng_plan *p, const struct krn_backend_api 
         if (k == sizeof r->op / sizeof *r->op)
             continue;
         if (k == r->n_ops) {
-            u.support = support(backend, &u);
+            for (int b = 0; b < ENG_BACKEND_COUNT; b++)
+                u.support[b] = support((enum eng_backend)b, &u);
             r->op[r->n_ops++] = u;
         }
         r->op[k].calls++;
@@ -70,12 +76,112 @@ void eng_check_operators(const struct eng_plan *p, const struct krn_backend_api 
         const struct eng_op_use *u = &r->op[k];
         char text[200];
         bool packed = u->weighted && strcmp(u->form, "plain");
-        if (u->support != KRN_MISSING)
+        if (u->support[backend] != KRN_MISSING)
             continue;
         snprintf(text, sizeof text, "%s%s%s: no kernel on %s (%zu calls)", u->name, u->weighted ? " on " : "",
-                 packed ? u->form : u->weighted ? krn_types[u->type].name : "", backend->name, u->calls);
+                 packed ? u->form : u->weighted ? krn_types[u->type].name : "", eng_check_backends[backend].name, u->calls);
         eng_report_add(r, ENG_ISSUE_OPERATOR, ERR_UNSUPPORTED, NULL, NULL, NULL, text);
     }
+}
+
+bool eng_check_page(struct buf *b)
+{
+    static const char *const words[] = {"missing", "plain C", "kernel"};
+
+    for (size_t i = 0; i < eng_n_ops; i++) {
+        const struct eng_opdef *d = &eng_ops[i];
+        eng_op_markdown(b, d);
+        if (d->code == KRN_OP_NONE)
+            buf_str(b, "\nA view: no backend runs anything.\n\n");
+        else {
+            buf_str(b, "\nBackends:");
+            for (int k = 0; k < ENG_BACKEND_COUNT; k++) {
+                const struct krn_backend_api *api = eng_check_backends[k].api;
+                buf_printf(b, "%s %s %s", k ? "," : "", eng_check_backends[k].name, words[api ? api->supports(d->code, KRN_F32) : KRN_MISSING]);
+            }
+            if (d->tolerance > 0)
+                buf_printf(b, ". Within %g of the known answers.\n\n", d->tolerance);
+            else
+                buf_str(b, ". Equal to the known answers.\n\n");
+        }
+    }
+    return !b->failed;
+}
+
+/* ---- parts ------------------------------------------------------------------------------------------------ */
+/* The last entry takes what no other has room for. */
+static struct eng_part_use *part_of(struct eng_report *r, const char *name)
+{
+    size_t i = 0;
+
+    name = name ? name : "other";
+    while (i < r->n_parts && strcmp(r->part[i].name, name))
+        i++;
+    if (i == r->n_parts && i + 1 < sizeof r->part / sizeof *r->part)
+        r->part[r->n_parts++] = (struct eng_part_use){.name = arena_strdup(&r->mem, name, strlen(name))};
+    return &r->part[i < r->n_parts ? i : r->n_parts - 1];
+}
+
+static uint64_t span_bytes(const struct eng_tensor *t)
+{
+    uint64_t n = 0;
+
+    for (uint32_t k = 0; k < t->n_spans; k++)
+        n += t->spans[k].row_bytes * t->spans[k].n_rows * t->spans[k].n_outer;
+    return n;
+}
+
+/* Interleaved matrices share their scales, which every view of them binds whole: those of a layer stand close together. */
+struct met { uint64_t offset[64]; uint32_t file[64]; unsigned n; };
+static bool met_before(struct met *m, const struct off_span *s)
+{
+    for (unsigned i = 0; i < 64 && i < m->n; i++)
+        if (m->offset[i] == s->offset && m->file[i] == s->file)
+            return true;
+    m->offset[m->n % 64] = s->offset;
+    m->file[m->n++ % 64] = s->file;
+    return false;
+}
+
+/* Of the routed experts a token meets k of n; of everything else all, the table of the embedding included. */
+static void count_active(const struct eng_plan *p, struct eng_report *r)
+{
+    r->active = r->values;
+    for (uint32_t i = 0; i < p->n_ops; i++) {
+        const struct krn_op *op = &p->ops[i];
+        uint64_t values = 0;
+        if (op->code != KRN_EXPERTS || op->in[1].dim >= op->u.experts.n)
+            continue;
+        for (unsigned k = 0; k < op->n_weights; k++)
+            for (uint32_t x = 0; op->weight[k] != KRN_NO_WEIGHT && x < op->u.experts.n && op->weight[k] + x < p->n_weights; x++)
+                values += (uint64_t)p->weights[op->weight[k] + x].rows * p->weights[op->weight[k] + x].cols;
+        r->active -= values / op->u.experts.n * (op->u.experts.n - op->in[1].dim);
+    }
+}
+
+static int count_parts(const struct eng_plan *p, struct eng_report *r, struct err *e)
+{
+    bool *scale = calloc(p->n_weights + 1, sizeof *scale);
+    struct met met = {.n = 0};
+
+    if (!scale)
+        return err_set(e, ERR_NOMEM, "parts");
+    for (uint32_t i = 0; i < p->n_weights; i++)
+        if (p->tensors[i].scales != KRN_NO_WEIGHT)
+            scale[p->tensors[i].scales] = true;
+    for (uint32_t i = 0; i < p->n_weights; i++) {
+        struct eng_part_use *u = part_of(r, p->tensors[i].part);
+        if (!scale[i] || !p->tensors[i].n_spans || !met_before(&met, p->tensors[i].spans))
+            u->bytes += span_bytes(&p->tensors[i]);
+        if (scale[i])
+            continue;
+        u->tensors++;
+        u->values += (uint64_t)p->weights[i].rows * p->weights[i].cols;
+        r->values += (uint64_t)p->weights[i].rows * p->weights[i].cols;
+    }
+    free(scale);
+    count_active(p, r);
+    return ERR_OK;
 }
 
 /* The sheet with most of the files' names bound (then fewest problems), if that is at least a fifth of them. */
@@ -165,7 +271,7 @@ static void check_text(const off_catalog *c, struct eng_plan *p, struct eng_repo
     eng_model_detach(&m);
 }
 
-int eng_check(const off_catalog *c, const struct krn_backend_api *backend, struct eng_report *r, struct eng_plan **plan, struct err *e)
+int eng_check(const off_catalog *c, struct eng_report *r, struct eng_plan **plan, struct err *e)
 {
     struct eng_plan_options o = {.bind_only = true};
     int rc;
@@ -181,7 +287,12 @@ int eng_check(const off_catalog *c, const struct krn_backend_api *backend, struc
     if (rc && !r->sheet && (rc = suggest(c, r, e)))
         return rc;
     if (*plan) {
-        eng_check_operators(*plan, backend, r);
+        eng_check_operators(*plan, ENG_BACKEND_CPU, r);
+        if ((rc = count_parts(*plan, r, e))) {
+            eng_plan_close(*plan);
+            *plan = NULL;
+            return rc;
+        }
         check_text(c, *plan, r);
     }
     return ERR_OK;

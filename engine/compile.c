@@ -398,7 +398,7 @@ static int compile_sheet(struct eng_compiler *c, struct err *e)
         return u.rc;
     choose_layouts(c);
     keep_rules(c);
-    return lay_out(c, e);
+    return (rc = eng_parts(c, e)) ? rc : lay_out(c, e);
 }
 
 /* Hands what was gathered to the plan, whose close frees it. */

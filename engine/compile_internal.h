@@ -52,6 +52,7 @@ int eng_state_recurrent(struct eng_compiler *c, const char *name, uint32_t *stat
 int eng_serving(struct eng_compiler *c, struct err *e);
 int eng_notes(struct eng_compiler *c, struct err *e); /* its `say` section: what holds of it */
 int eng_formats(struct eng_compiler *c, struct err *e); /* its `tools` and `reasoning`: checked, and copied into the plan */
+int eng_parts(struct eng_compiler *c, struct err *e); /* the sheet's `parts`: names each tensor's */
 /* rope_table.c: index of the table called name. */
 int eng_rope_table(struct eng_compiler *c, const char *name, uint32_t *table, struct err *e);
 /* vocab_tiles.c: how matrix w is cut; uncut: n is 1 and first is w. */

@@ -1,6 +1,7 @@
 /* What a call says: arguments by the registry's letters, attributes from the call, the sheet's defaults, or the registry. */
 #include "engine/emit_internal.h"
 
+#include <float.h>
 #include <string.h>
 
 static int bad_arg(struct eng_operands *o, unsigned i, const char *what)
@@ -140,13 +141,17 @@ static int attr_value(struct eng_operands *o, const struct eng_attr *d, const st
     char text[80];
     int64_t i;
     int word = -1;
+    bool bounded = d->most > d->least;
 
     eng_v_show(v, text, sizeof text);
     switch (d->kind) {
     case ENG_ATTR_NUM:
-        if (eng_v_number(v, &out->num))
-            return ERR_OK;
-        break;
+        if (!eng_v_number(v, &out->num))
+            break;
+        if (out->num < (bounded ? d->least : -FLT_MAX) || out->num > (bounded ? d->most : FLT_MAX))
+            return eng_compile_at(o->c, o->e, ERR_FORMAT, "%s: attribute %s: expected a number from %.9g to %.9g, found %s", o->op->name, d->name, bounded ? d->least : -FLT_MAX,
+                                  bounded ? d->most : FLT_MAX, text);
+        return ERR_OK;
     case ENG_ATTR_INT:
         if (eng_v_integer(v, &i) && i >= 0 && i <= UINT32_MAX) {
             out->num = (double)i;

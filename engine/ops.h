@@ -22,6 +22,7 @@ struct eng_attr {
     enum eng_attr_kind kind;
     const char *words;      /* WORD: "silu gelu ..." */
     const char *dflt;       /* as in a sheet; NULL: must be given */
+    double least, most;     /* NUM: what is no mistake; both 0: whatever f32 holds */
 };
 #define ENG_OP_ATTRS 9
 
@@ -34,6 +35,7 @@ struct eng_opdef {
     struct eng_attr attrs[ENG_OP_ATTRS]; /* ended by a NULL name */
     const char *shape;      /* rule, in words */
     const char *formula, *source;
+    double tolerance;       /* of max |a - b| / max |b| against known answers (verify --only operators); views: 0, they move nothing */
 };
 extern const struct eng_opdef eng_ops[];
 extern const size_t eng_n_ops;
@@ -42,5 +44,5 @@ const struct eng_opdef *eng_op_find(const char *name, size_t n);     /* NULL: no
 const struct eng_opdef *eng_op_of(enum krn_opcode code);             /* the first one that compiles to code */
 void eng_op_names(char *out, size_t n);                              /* "add, attend, ..." for messages */
 int eng_op_word(const char *words, const char *w, size_t n);         /* index of w among the words, -1 */
-bool eng_ops_markdown(struct buf *b);                                /* the body of docs/operators.md */
+void eng_op_markdown(struct buf *b, const struct eng_opdef *d);      /* formula, shapes, attributes */
 #endif

@@ -38,6 +38,7 @@ struct eng_tensor {
     uint32_t scales;              /* tensor that holds this one's block scales, KRN_NO_WEIGHT: none */
     const char *form;             /* "plain", "fp8-block", "mxfp4", "int4-packed": how the files store it */
     bool transposed;              /* the last two logical axes lie the other way round in the file; rows are the file's */
+    const char *part;             /* of the model, as the sheet's `parts` says: "attention"; NULL: none */
     const char *map;              /* formula of v to apply to each value of a vector ("log(-v)"), NULL: none */
 };
 

@@ -22,16 +22,43 @@ const char *eng_issue_name(enum eng_issue k)
 
 static const char *copy(struct eng_report *r, const char *s) { return s ? arena_strdup(&r->mem, s, strlen(s)) : NULL; }
 
-void eng_report_add(struct eng_report *r, enum eng_issue kind, int code, const char *tensor, const char *expected, const char *found, const char *text)
+/* FNV-1a of a text without the numbers that tell layers, experts and files apart: those after . - [ or a blank that follows a word. */
+static uint64_t shape_of(enum eng_issue kind, const char *s)
 {
-    if (r->total[kind]++ >= ENG_KEPT_MAX)
-        return;
-    if (!r->v && !(r->v = ARENA_ARRAY(&r->mem, struct eng_finding, ENG_KEPT_MAX * ENG_ISSUE_COUNT)))
-        return;
-    r->v[r->n++] = (struct eng_finding){kind, code, copy(r, text), copy(r, tensor), copy(r, expected), copy(r, found)};
+    uint64_t h = 14695981039346656037u ^ (uint64_t)kind;
+    const char *list = strstr(s, "expected"); /* numbers from here on are what differs */
+
+    for (const char *p = s; *p; p++) {
+        bool digit = *p >= '0' && *p <= '9';
+        if (digit && (!list || p < list || p[-1] == '.') && p > s && strchr(".-[ ", p[-1])) {
+            p += strspn(p, "0123456789") - 1;
+            h = (h ^ '#') * 1099511628211u;
+        } else {
+            h = (h ^ (uint8_t)*p) * 1099511628211u;
+        }
+    }
+    return h;
 }
 
-void eng_report_excuse(struct eng_report *r, const char *reason, size_t n)
+void eng_report_add(struct eng_report *r, enum eng_issue kind, int code, const char *tensor, const char *expected, const char *found, const char *text)
+{
+    uint64_t shape = shape_of(kind, text);
+    size_t kept = 0;
+
+    r->total[kind]++;
+    for (size_t i = 0; i < r->n; i++) {
+        kept += r->v[i].kind == kind;
+        if (r->v[i].kind == kind && r->v[i].shape == shape) {
+            r->v[i].alike++;
+            return;
+        }
+    }
+    if (kept == ENG_KEPT_MAX || (!r->v && !(r->v = ARENA_ARRAY(&r->mem, struct eng_finding, ENG_KEPT_MAX * ENG_ISSUE_COUNT))))
+        return;
+    r->v[r->n++] = (struct eng_finding){kind, code, copy(r, text), copy(r, tensor), copy(r, expected), copy(r, found), 0, shape};
+}
+
+void eng_report_excuse(struct eng_report *r, const char *reason, uint64_t values, uint64_t bytes)
 {
     size_t i = 0;
 
@@ -40,8 +67,10 @@ void eng_report_excuse(struct eng_report *r, const char *reason, size_t n)
     if (i == sizeof r->excuse / sizeof *r->excuse)
         return;
     if (i == r->n_excuses)
-        r->excuse[r->n_excuses++] = (struct eng_excuse){copy(r, reason), 0};
-    r->excuse[i].n += n;
+        r->excuse[r->n_excuses++] = (struct eng_excuse){.reason = copy(r, reason)};
+    r->excuse[i].n++;
+    r->excuse[i].values += values;
+    r->excuse[i].bytes += bytes;
 }
 
 size_t eng_report_problems(const struct eng_report *r)

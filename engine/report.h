@@ -1,6 +1,6 @@
 /* engine/report.h - what compiling a sheet against a model's files found: problems, counts, dtypes, operators.
  *
- * Owns:      its texts (one arena).  Invariant: of each kind the first ENG_KEPT_MAX are kept, all are counted.
+ * Owns:      its texts (one arena).  Invariant: of each kind the first ENG_KEPT_MAX that differ are kept, all are counted.
  * Readers:   `sluice check`, tests. */
 #ifndef SLUICE_ENGINE_REPORT_H
 #define SLUICE_ENGINE_REPORT_H
@@ -22,9 +22,17 @@ enum eng_issue {
     ENG_ISSUE_INERT,     /* not a problem: an unread key without such a meaning */
     ENG_ISSUE_COUNT
 };
-struct eng_finding { enum eng_issue kind; int code; const char *text, *tensor, *expected, *found; }; /* tensor.. may be NULL */
-struct eng_excuse { const char *reason; size_t n; };
-struct eng_op_use { enum krn_opcode code; const char *name, *form; enum krn_type type; size_t calls; enum krn_support support; bool weighted; };
+struct eng_finding {
+    enum eng_issue kind; int code;
+    const char *text, *tensor, *expected, *found; /* all but text may be NULL */
+    size_t alike;                                 /* more like it: the same but for numbers of layers, experts, files */
+    uint64_t shape;                               /* what they have in common, hashed */
+};
+struct eng_excuse { const char *reason; size_t n; uint64_t values, bytes; };
+struct eng_part_use { const char *name; size_t tensors; uint64_t values, bytes; }; /* values: parameters; bytes with scales */
+/* What a device has for each operator; the first is the one that would run. */
+enum eng_backend { ENG_BACKEND_CPU, ENG_BACKEND_VULKAN, ENG_BACKEND_COUNT };
+struct eng_op_use { enum krn_opcode code; const char *name, *form; enum krn_type type; size_t calls; enum krn_support support[ENG_BACKEND_COUNT]; bool weighted; };
 struct eng_dtype_use { const char *name; size_t tensors; uint64_t bytes; };
 
 struct eng_report {
@@ -41,12 +49,14 @@ struct eng_report {
     float temperature, top_p; int top_k; bool sampling_from_files; /* what a request gets that says nothing */
     const char *stop[16]; uint32_t n_stop;                         /* pieces that end a turn */
     struct eng_op_use op[256]; size_t n_ops;
+    struct eng_part_use part[24]; size_t n_parts;
+    uint64_t values, active;           /* parameters of all parts; those that one token meets */
     struct eng_dtype_use dtype[KRN_TYPE_COUNT]; size_t n_dtypes;
 };
 void eng_report_init(struct eng_report *r);
 void eng_report_free(struct eng_report *r);
 void eng_report_add(struct eng_report *r, enum eng_issue kind, int code, const char *tensor, const char *expected, const char *found, const char *text);
-void eng_report_excuse(struct eng_report *r, const char *reason, size_t n);
+void eng_report_excuse(struct eng_report *r, const char *reason, uint64_t values, uint64_t bytes);
 size_t eng_report_problems(const struct eng_report *r); /* everything but INERT */
 const char *eng_issue_name(enum eng_issue k);           /* "missing" */
 #endif

@@ -162,8 +162,8 @@ int eng_rope_build(const struct eng_rope_spec *s, struct eng_cfg *cfg, struct ar
 
     memset(out, 0, sizeof *out);
     *ctx_switch = 0;
-    if (s->dim < 2 || s->dim % 2 || s->dim > 65536 || !(s->theta > 1))
-        return err_set(e, ERR_FORMAT, "rope over %u dims with base %g: expected an even count and a base above 1", s->dim, s->theta);
+    if (s->dim < 2 || s->dim % 2 || s->dim > 65536 || !(s->theta > 1 && s->theta <= 1e15))
+        return err_set(e, ERR_FORMAT, "rope over %u dims with base %g: expected an even count and a base above 1 and at most 1e15", s->dim, s->theta);
     if (!(b.f = ARENA_ARRAY(a, double, b.n)) || !(b.far = ARENA_ARRAY(a, double, b.n)))
         return err_set(e, ERR_NOMEM, "rope table");
     if (!type)

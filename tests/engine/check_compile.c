@@ -440,7 +440,7 @@ START_TEST(kimi_k3)
     ck_assert_int_eq(system(command), 0);
     OK(off_catalog_open(&c, dir, 1, &e));
     eng_report_init(&r);
-    OK(eng_check(c, &krn_cpu, &r, &p, &e)); /* there is no tokenizer in that directory, and operators are missing */
+    OK(eng_check(c, &r, &p, &e)); /* there is no tokenizer in that directory, and operators are missing */
     ck_assert_ptr_nonnull(p);
     ck_assert_uint_eq(r.names, 497220);
     ck_assert_uint_eq(r.bound, 497052);

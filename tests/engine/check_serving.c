@@ -86,7 +86,7 @@ static void examine(const char *generation, const char *template, struct eng_rep
         mm_text(dir, "chat_template.jinja", template);
     OK(off_catalog_open(&c, dir, 1, &e));
     eng_report_init(r);
-    OK(eng_check(c, &krn_cpu, r, &p, &e));
+    OK(eng_check(c, r, &p, &e));
     eng_plan_close(p);
     off_catalog_close(c);
     mm_rmdir(dir);

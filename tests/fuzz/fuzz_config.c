@@ -92,7 +92,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     struct eng_plan_options o = {.bind_only = true};
     eng_plan_compile(&p, c, &o, &r, &e);
     if (p)
-        eng_check_operators(p, &krn_cpu, &r);
+        eng_check_operators(p, ENG_BACKEND_CPU, &r);
     eng_plan_close(p);
     eng_report_free(&r);
     off_catalog_close(c);
