@@ -71,7 +71,7 @@ $(B)/%.o: %.c
 	$(COMPILE) $(CFLAGS) -c -o $@ $<
 $(B)/gen/embedded.o: $(B)/gen/embedded.c
 	$(COMPILE) $(CFLAGS) -c -o $@ $<
-EMBED := $(wildcard conf/models/*.json conf/pages/*.html)
+EMBED := $(wildcard conf/models/*.json conf/pages/*.html) tests/data/operators/known.json
 $(B)/gen/embedded.c: scripts/embed.sh $(EMBED)
 	@mkdir -p $(@D)
 	sh scripts/embed.sh $(EMBED) > $@.tmp && mv $@.tmp $@

@@ -10,12 +10,13 @@
 #include "engine/verify.h"
 
 struct verify_flags { const char *ref, *text, *tokenizer, *golden, *tmpl, *cases; int64_t only; };
-static const char *const parts[] = {"all", "layers", "text", NULL};
+enum { ALL, LAYERS, TEXT, OPERATORS };
+static const char *const parts[] = {"all", "layers", "text", "operators", NULL};
 #define AT(f) offsetof(struct verify_flags, f)
 static const struct cli_flag flags[] = {
     {{"ref", CONF_STR, AT(ref), 0, 0, NULL}, NULL, "DIR", "reference folder or goldens file (default MODEL/reference)"},
     {{"text", CONF_STR, AT(text), 0, 0, NULL}, NULL, "FILE", "perplexity of a text as served beside f32 (with --ref: after it)"},
-    {{"only", CONF_ENUM, AT(only), 0, 0, parts}, NULL, "WHAT", "layers or text"},
+    {{"only", CONF_ENUM, AT(only), 0, 0, parts}, NULL, "WHAT", "layers, text, or operators (those need no MODEL)"},
     {{"tokenizer", CONF_STR, AT(tokenizer), 0, 0, NULL}, NULL, "FILE", "check a tokenizer instead (with --golden)"},
     {{"golden", CONF_STR, AT(golden), 0, 0, NULL}, NULL, "FILE", "golden ids of the tokenizer"},
     {{"template", CONF_STR, AT(tmpl), 0, 0, NULL}, NULL, "FILE", "check a chat template instead (with --cases)"},
@@ -64,6 +65,12 @@ int verb_verify(int argc, char **argv)
             rc = err_set(&e, ERR_INVALID, "--template FILE needs --cases FILE, without a model");
         else
             rc = eng_template_verify(f.tmpl, f.cases, stdout, &passed, &failed, &e);
+    } else if (!rc && !helped && f.only == OPERATORS) {
+        struct eng_verify v = {.out = stdout};
+        printf("%-76s %10s %10s\n", "check", "error", "tolerance");
+        rc = n_words ? err_set(&e, ERR_INVALID, "operators are looked at without a model") : eng_verify_operators(&v, f.ref, &e);
+        passed = v.passed;
+        failed = v.failed;
     } else if (!rc && !helped) {
         if (n_words)
             ef.model = words[0];

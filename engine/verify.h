@@ -21,6 +21,9 @@ int eng_verify_run(struct eng_verify *v, struct err *e);
 /* Perplexity of the first 4096 tokens of a text file (fewer where the context in force or the text has fewer) as served beside the f32 path, which has the
  * same weights expanded; precision of v->c is not looked at. A line with the relative difference, at most 0.5 %. */
 int eng_verify_text(struct eng_verify *v, const char *path, struct err *e);
+/* Each operator by itself, on every instruction set that this machine has: known answers (path: a file like tests/data/operators/known.json;
+ * NULL: that one, built in), then drawn inputs beside plain C. Of v only out and the counts are looked at. */
+int eng_verify_operators(struct eng_verify *v, const char *path, struct err *e);
 /* Prints a line and counts; for other checks that join the table. */
 void eng_verify_line(struct eng_verify *v, const char *name, double error, double tolerance);
 #endif

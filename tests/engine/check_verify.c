@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "engine/verify.h"
+#include "engine/ops.h"
 #include "engine/session.h"
 #include "tests/support/make_model.h"
 #include "tests/support/suite.h"
@@ -126,6 +127,66 @@ START_TEST(notices)
 }
 END_TEST
 
+/* Every operator that is a call has known answers, each of which tells its mistakes apart by far more than the tolerance. */
+START_TEST(answers)
+{
+    struct json *doc;
+    struct arena a;
+    struct err e = {0};
+    arena_init(&a, 64u << 20);
+    OK(json_parse_file(&doc, "tests/data/operators/known.json", 16u << 20, &a, &e));
+    const struct json *cases = json_get(doc, "cases");
+    for (size_t k = 0; k < eng_n_ops; k++) {
+        size_t n = 0;
+        for (size_t i = 0; i < cases->n; i++)
+            if (json_eq(json_get(cases->items[i], "op"), eng_ops[k].name)) {
+                const struct json *apart = json_get(cases->items[i], "apart");
+                ck_assert(json_is(apart, JSON_OBJECT) && apart->n);
+                for (size_t m = 0; m < apart->n; m++) {
+                    double d = 0;
+                    ck_assert_msg(json_num(apart->members[m].value, &d) && d > 50 * eng_ops[k].tolerance, "%s: %s is %g away", eng_ops[k].name, apart->members[m].key, d);
+                }
+                n++;
+            }
+        ck_assert_msg(n || eng_ops[k].code == KRN_OP_NONE, "%s has no known answer", eng_ops[k].name);
+    }
+    arena_free(&a);
+}
+END_TEST
+
+/* Operators by themselves, and a wrong answer is noticed. */
+START_TEST(operators)
+{
+    char *dir = mm_tmpdir(), *text = NULL, *known, *at;
+    size_t n = 0, len;
+    struct err e = {0};
+    struct eng_verify v = {.passed = 0};
+    v.out = open_memstream(&text, &n);
+    OK(eng_verify_operators(&v, NULL, &e));
+    fclose(v.out);
+    ck_assert_msg(v.failed == 0 && v.passed >= 42, "%s", text);
+    free(text);
+    known = mm_read("tests/data/operators/known.json", &len);
+    at = strstr(known, "\"sinks\"");
+    at = at ? strstr(at, "\"out\"") : NULL;
+    at = at ? strstr(at, "\"v\":[") : NULL;
+    ck_assert(at != NULL);
+    at += strlen("\"v\":[");
+    at[*at == '-' ? 3 : 2] = at[*at == '-' ? 3 : 2] == '9' ? '1' : '9'; /* the first digit behind the point */
+    mm_text(dir, "known.json", known);
+    v = (struct eng_verify){.out = fopen("/dev/null", "w")};
+    OK(eng_verify_operators(&v, mm_path(dir, "known.json"), &e));
+    ck_assert_uint_ge(v.failed, 1);
+    mm_text(dir, "known.json", "{\"cases\":[{\"op\":\"twist\",\"case\":\"x\"}]}");
+    FAILS(ERR_FORMAT, "one of the registry", eng_verify_operators(&v, mm_path(dir, "known.json"), &e));
+    mm_text(dir, "known.json", "{\"cases\":[{\"op\":\"silu\",\"case\":\"x\",\"rows\":2,\"in\":[{\"heads\":1,\"dim\":2,\"v\":[1]}],\"out\":{\"heads\":1,\"dim\":2,\"v\":[]}}]}");
+    FAILS(ERR_FORMAT, "silu: value 1 is missing", eng_verify_operators(&v, mm_path(dir, "known.json"), &e));
+    fclose(v.out);
+    free(known);
+    mm_rmdir(dir);
+}
+END_TEST
+
 /* exp of the mean surprise, straight from the definition. */
 static double perplexity_of(const char *model, const char *text)
 {
@@ -225,6 +286,8 @@ int main(void)
     tcase_add_loop_test(t, fixture, 0, n_fixtures * N_SETTINGS);
     tcase_add_loop_test(t, spelling, 0, n_fixtures);
     tcase_add_test(t, notices);
+    tcase_add_test(t, answers);
+    tcase_add_test(t, operators);
     tcase_add_test(t, perplexity);
     tcase_add_loop_test(t, real, 0, 2 * n_goldens);
     suite_add_tcase(s, t);
