@@ -6,7 +6,7 @@
 #include "offload/pack.h"
 #include "offload/weights_internal.h"
 
-enum { UNIT = 1 << 20, PAGE = 4096 };
+enum { UNIT = 1 << 20, PAGE = 4096, GATHER = 512 << 10 };
 _Static_assert((int)UNIT == (int)OFF_PACK_PIECE, "a unit of a packed record is what a checksum is of");
 
 uint64_t off_unit_bytes(const struct off_part *p)
@@ -19,7 +19,14 @@ uint64_t off_unit_bytes(const struct off_part *p)
 
 /* A tile of rows put together, and the scales they need. */
 static size_t tile_bytes(const struct off_part *p) { return KRN_TILE_ROWS * krn_row_bytes(p->type, p->cols); }
-static size_t scale_bytes(const struct off_part *p) { return KRN_TILE_ROWS * (size_t)off_packed_scale_bytes(p->packed); }
+static size_t scale_bytes(const struct off_part *p) { return 2 * KRN_TILE_ROWS * (size_t)off_packed_scale_bytes(p->packed); } /* every other row */
+
+/* Room for rows that lie apart in the file, behind all else. */
+static size_t gather_bytes(const struct off_part *p)
+{
+    const struct off_span *one = p->n_spans == 1 ? &p->spans[0] : NULL;
+    return one && one->n_outer == 1 && (one->n_rows == 1 || one->row_stride == one->row_bytes) ? 0 : GATHER;
+}
 
 static size_t unit_most(const struct off_part *p)
 {
@@ -30,7 +37,7 @@ static size_t unit_most(const struct off_part *p)
 size_t off_stage_bytes(const struct off_source *s, const struct off_part *p)
 {
     size_t more = p->packed ? tile_bytes(p) + scale_bytes(p) : 0; /* what fill_packed puts behind the unit */
-    return (unit_most(p) + s->edge + more + PAGE - 1) & ~(size_t)(PAGE - 1);
+    return (unit_most(p) + s->edge + more + gather_bytes(p) + PAGE - 1) & ~(size_t)(PAGE - 1);
 }
 
 size_t off_stage_most(const struct off_source *s, const struct off_record *records, uint32_t n_records)
@@ -81,6 +88,39 @@ static int fill_plain(struct off_source *s, const struct off_unit *u, uint8_t *s
     return rc ? rc : check_sum(s, u, dst, e);
 }
 
+/* The unit's bytes from `at` on that lie close together in one file: runs with no more than their own length between them (another
+ * matrix's rows), within GATHER bytes. *end: of the stretch in the file. Returns where in the unit they end. */
+static uint64_t stretch(const struct off_unit *u, uint64_t at, uint32_t file, uint64_t begin, uint64_t *end)
+{
+    *end = begin;
+    for (uint64_t run; at < u->n; at += run) {
+        uint32_t f;
+        uint64_t offset;
+        run = off_part_run(u->part, u->at + at, &f, &offset);
+        run = run < u->n - at ? run : u->n - at;
+        if (*end > begin && (f != file || offset < *end || offset - *end > run || offset + run - begin > GATHER))
+            break;
+        *end = offset + run;
+    }
+    return at;
+}
+
+/* One read of such a stretch, its runs picked into dst; a run alone is read into its place. *k: bytes of the unit that are done. */
+static int gather(struct off_source *s, const struct off_unit *u, uint64_t *k, uint8_t *dst, uint8_t *room, struct err *e)
+{
+    uint32_t file;
+    uint64_t begin, end, offset, run = off_part_run(u->part, u->at + *k, &file, &begin), next = stretch(u, *k, file, begin, &end);
+    bool alone = end - begin == next - *k; /* nothing between */
+    int rc = off_source_read_cached(s, u->part->name, file, begin, (size_t)(end - begin), alone ? dst + *k : room, e);
+    for (; *k < next && rc == ERR_OK && !alone; *k += run) {
+        run = off_part_run(u->part, u->at + *k, &file, &offset);
+        run = run < next - *k ? run : next - *k;
+        memcpy(dst + *k, room + (offset - begin), (size_t)run);
+    }
+    *k = next;
+    return rc;
+}
+
 /* Rows side by side in the stage. Rows that lie apart in the file are gathered through the cache, since the stage is taken. */
 static int read_rows(struct off_source *s, const struct off_unit *u, uint8_t *stage, const uint8_t **src, struct err *e)
 {
@@ -90,40 +130,35 @@ static int read_rows(struct off_source *s, const struct off_unit *u, uint8_t *st
     if (run >= u->n)
         return off_source_read(s, u->part->name, file, offset, (size_t)u->n, stage, stage, src, e);
     *src = stage;
-    for (uint64_t k = 0; rc == ERR_OK && k < u->n; k += run) {
-        run = off_part_run(u->part, u->at + k, &file, &offset);
-        if (run > u->n - k)
-            run = u->n - k;
-        rc = off_source_read_cached(s, u->part->name, file, offset, (size_t)run, stage + k, e);
-    }
+    for (uint64_t k = 0; rc == ERR_OK && k < u->n;)
+        rc = gather(s, u, &k, stage, stage + off_stage_bytes(s, u->part) - GATHER, e);
     return rc;
 }
 
-/* The rows of scales that up to 16 rows need, one behind the other; rows that share one read it once. */
+/* The rows of scales that up to 16 rows need, in their order; rows that share one read it once, rows that lie close are read at once. */
 static int read_scales(struct off_source *s, const struct off_part *p, uint64_t row0, uint64_t n, uint8_t *dst, const uint8_t **scales, struct err *e)
 {
     const struct off_packed *k = p->packed;
     uint64_t bytes = off_packed_scale_bytes(k), have[KRN_TILE_ROWS], offset;
     uint32_t file;
-    for (uint64_t i = 0, begin = 0, runs = 0; i < n; i++) { /* neighbours are read together */
+    for (uint64_t i = 0, begin = 0; i < n; i++) {
         off_part_run(p, (row0 + i) * k->row_bytes, &file, &offset);
         have[i] = off_packed_scale_row(k, offset);
         if (have[i] >= k->scales->bytes / bytes)
             return err_set(e, ERR_INVALID, "tensor \"%s\": expected %" PRIu64 " rows of scales, found %" PRIu64, k->scales->name, have[i] + 1, k->scales->bytes / bytes);
-        bool same = i && have[i] == have[i - 1];
-        runs += !same;
-        scales[i] = dst + (runs - 1) * bytes;
+        scales[i] = dst + (have[i] - have[begin]) * bytes;
         bool last = i + 1 == n;
         if (!last) {
             off_part_run(p, (row0 + i + 1) * k->row_bytes, &file, &offset);
             uint64_t next = off_packed_scale_row(k, offset);
-            last = next != have[i] && next != have[i] + 1;
+            last = next < have[i] || next - have[i] > 2;
         }
         if (last) {
             int rc = off_source_read_cached(s, k->scales->name, k->scales->file, k->scales->offset + have[begin] * bytes, (size_t)((have[i] - have[begin] + 1) * bytes),
                                  (uint8_t *)scales[begin], e);
             if (rc != ERR_OK)
                 return rc;
+            dst += (have[i] - have[begin] + 1) * bytes;
             begin = i + 1;
         }
     }
@@ -134,7 +169,7 @@ static int read_scales(struct off_source *s, const struct off_part *p, uint64_t 
 static int pack_with_scales(struct off_source *s, const struct off_unit *u, uint8_t *stage, const uint8_t *src, struct err *e)
 {
     const struct off_part *p = u->part;
-    size_t row = krn_row_bytes(p->type, p->cols), unit = off_stage_bytes(s, p) - tile_bytes(p) - scale_bytes(p);
+    size_t row = krn_row_bytes(p->type, p->cols), unit = off_stage_bytes(s, p) - tile_bytes(p) - scale_bytes(p) - gather_bytes(p);
     uint8_t *slot = u->slot, *tile = stage + unit, *room = tile + tile_bytes(p);
     const uint8_t *scales[KRN_TILE_ROWS];
     uint64_t row0 = u->at / p->packed->row_bytes, rows = u->n / p->packed->row_bytes, col = 0;
