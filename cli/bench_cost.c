@@ -1,5 +1,6 @@
 #include "cli/bench_cost.h"
 
+#include <math.h>
 #include <string.h>
 
 struct costs { struct bench_cost *c; size_t n; };
@@ -24,10 +25,10 @@ static const struct krn_weight *weight_of(const struct eng_plan *p, const struct
     return i < op->n_weights && op->weight[i] != KRN_NO_WEIGHT ? &p->weights[op->weight[i]] : NULL;
 }
 
-/* Each row's k experts; distinct ones are read once, and rows may well choose different ones. */
+/* Each row's k experts; those that several rows choose are read once: so many different ones are expected of a router without skew. */
 static void experts(struct costs *o, const struct eng_plan *p, const struct krn_op *op, double rows)
 {
-    double k = (double)op->in[1].heads * op->in[1].dim / 2, n = op->u.experts.n, read = k * rows < n ? k * rows : n;
+    double k = (double)op->in[1].heads * op->in[1].dim / 2, n = op->u.experts.n, read = n * (1 - pow(1 - k / n, rows));
     for (unsigned i = 0; i < 3; i++) {
         const struct krn_weight *w = weight_of(p, op, i);
         if (w)

@@ -53,12 +53,16 @@ static struct rates rates_of(double *v, size_t n)
     return (struct rates){v[0], n % 2 ? v[n / 2] : (v[n / 2 - 1] + v[n / 2]) / 2, v[n - 1]};
 }
 
-/* Tokens spread over the vocabulary: rates do not depend on what is said, embedding rows do on where they lie. */
+/* Tokens spread over the vocabulary: rates do not depend on what is said, embedding rows do on where they lie. Each sequence says
+ * something else: those that say the same choose the same experts, and read them once. */
 static void fill(struct bench *b, size_t n)
 {
     for (size_t i = 0; i < n; i++)
         b->tokens[i] = (int32_t)((i * 7919 + 13) % b->vocab);
 }
+
+enum { APART = 101 };
+static const int32_t *said(const struct bench *b, uint32_t slot, uint32_t pos) { return b->tokens + (size_t)slot * APART + pos; }
 
 static double cpu_seconds(void)
 {
@@ -75,7 +79,7 @@ static int prefill(struct bench *b, uint32_t slot, uint32_t n, double *rate, str
     uint64_t t0 = clock_now_ns();
     for (uint32_t at = 0; at < n; at += chunk) {
         uint32_t k = n - at < chunk ? n - at : chunk;
-        struct eng_part p = {.slot = slot, .pos0 = at, .n = k, .tokens = b->tokens + at, .picks = at + k == n ? ENG_PICK_LAST : ENG_PICK_NONE};
+        struct eng_part p = {.slot = slot, .pos0 = at, .n = k, .tokens = said(b, slot, at), .picks = at + k == n ? ENG_PICK_LAST : ENG_PICK_NONE};
         int rc = eng_session_step(b->s, &p, 1, NULL, NULL, e);
         if (rc)
             return rc;
@@ -94,7 +98,7 @@ static int decode(struct bench *b, uint32_t batch, uint32_t pos, uint32_t n, dou
             *cpu = cpu_seconds();
         }
         for (uint32_t i = 0; i < batch; i++)
-            b->parts[i] = (struct eng_part){.slot = i, .pos0 = pos + t, .n = 1, .tokens = b->tokens + pos + t, .picks = ENG_PICK_LAST};
+            b->parts[i] = (struct eng_part){.slot = i, .pos0 = pos + t, .n = 1, .tokens = said(b, i, pos + t), .picks = ENG_PICK_LAST};
         int rc = eng_session_step(b->s, b->parts, batch, NULL, NULL, e);
         if (rc)
             return rc;
@@ -299,12 +303,13 @@ static int bench_model(const struct bench_flags *f, struct eng_config *c, struct
     b.plan = eng_session_model(b.s)->plan;
     b.threads = eng_session_config(b.s)->threads;
     b.vocab = eng_tok_count(eng_session_model(b.s)->tok);
-    b.tokens = malloc((size_t)longest * sizeof *b.tokens);
+    size_t n_tokens = (size_t)longest + (size_t)most * APART;
+    b.tokens = malloc(n_tokens * sizeof *b.tokens);
     b.parts = calloc(most, sizeof *b.parts);
     if (!b.tokens || !b.parts)
         rc = err_set(e, ERR_NOMEM, "bench");
     else if (!(rc = pool_open(&b.workers, b.threads, e))) {
-        fill(&b, longest);
+        fill(&b, n_tokens);
         cli_echo_config(eng_session_config(b.s), eng_session_isa(b.s));
         rc = run_rows(&b, batches, n, depths, n_depths, e);
     }
