@@ -1,5 +1,5 @@
-/* tests/engine/check_states.c - sequences of models with recurrent layers: the same bits whatever runs beside them and however they
- * are cut; gone on from a snapshot; tokens forgotten inside a tile; what a state costs. */
+/* tests/engine/check_states.c - sequences of models with recurrent layers and with experts: the same bits whatever runs beside them
+ * and however they are cut; gone on from a snapshot; tokens forgotten inside a tile; what a state costs. */
 #include "engine/session.h"
 #include "engine/states.h"
 #include "tests/support/make_model.h"
@@ -7,12 +7,13 @@
 #include "tests/support/suite.h"
 
 enum { N = 150, SEQS = 8, CHUNK = 160 };
-static const char *const models[] = {"tests/data/models/kimi_linear", "tests/data/models/deepseek_v3"};
+static const char *const models[] = {"tests/data/models/kimi_linear", "tests/data/models/deepseek_v3", "tests/data/models/qwen3_moe", "tests/data/models/gpt_oss"};
 static struct err e;
 
 static eng_session *open_model(const char *path, enum krn_isa isa, unsigned threads, uint32_t page, enum krn_type kv)
 {
-    struct eng_config c = {.model_path = path, .ctx = 256, .seqs = SEQS, .threads = threads, .chunk = CHUNK, .page_tokens = page, .precision = KRN_PREC_F32, .kv_type = kv, .isa = isa};
+    struct eng_config c = {.model_path = path, .ctx = 256, .seqs = SEQS, .threads = threads, .chunk = CHUNK, .page_tokens = page, .kv_type = kv, .isa = isa,
+                           .precision = kv == KRN_F32 ? KRN_PREC_F32 : KRN_PREC_AUTO};
     eng_session *s = NULL;
     ck_assert_msg(!eng_session_open(&s, &c, SEQS, &e), "%s: %s", path, e.msg);
     return s;
@@ -198,7 +199,7 @@ int main(void)
     Suite *s = suite_create("states");
     TCase *t = tcase_create("core");
     tcase_set_timeout(t, 600);
-    tcase_add_loop_test(t, company, 0, 4);
+    tcase_add_loop_test(t, company, 0, 8);
     tcase_add_loop_test(t, snapshot, 0, 2);
     tcase_add_test(t, forget);
     tcase_add_test(t, sizes);
