@@ -4,20 +4,23 @@
 #include "kernels/ops.h"
 
 #define T KRN_TILE
+enum { AHEAD = 6 };
 
 /* ---- the delta rule -------------------------------------------------------------------------------------------------- */
-/* A tile's parts in scratch: kd [dk][16]; D, e [dk]; a, p [16][16]; x [2 n][dk]: rows k D, then q D; y [2 n][dv]: w, then o. */
-struct tile { float *kd, *decay, *e, *a, *p, *x, *y, *kt, *et, *u; };
+/* A tile's parts in scratch: kd [dk][16] and D [dk], those of this tile and of the one before it, which S may not have met yet; e [16][dk];
+ * a, p [16][16]; x [2 n][dk]: rows k D, then q D; y [2 n][dv]: w, then o. */
+struct tile { float *kd[2], *decay[2], *e, *a, *p, *x, *y, *kt, *et, *u; unsigned now; bool owed; };
 
-size_t krn_delta_scratch(uint32_t dk, uint32_t dv) { return (size_t)dk * (T + 2) + 2 * T * T + 2 * (size_t)T * ((size_t)dk + dv) + 64; }
+size_t krn_delta_scratch(uint32_t dk, uint32_t dv) { return (size_t)dk * (5 * T + 2) + 2 * T * T + 2 * (size_t)T * dv + 64; }
 
 static struct tile carve(const struct krn_delta *d, float *p)
 {
-    struct tile t = {.kd = p};
     size_t dk = d->dk;
-    t.decay = t.kd + dk * T;
-    t.e = t.decay + dk;
-    t.a = t.e + dk;
+    struct tile t = {.kd = {p, p + dk * T}};
+    t.decay[0] = t.kd[1] + dk * T;
+    t.decay[1] = t.decay[0] + dk;
+    t.e = t.decay[1] + dk;
+    t.a = t.e + T * dk;
     t.p = t.a + T * T;
     t.x = t.p + T * T;
     t.y = t.x + 2 * T * dk;
@@ -27,77 +30,101 @@ static struct tile carve(const struct krn_delta *d, float *p)
     return t;
 }
 
-/* S has decayed by e once more. */
-static void decayed(const struct krn_delta *d, const struct tile *t, uint32_t i)
+/* S has decayed by row i's e once more. */
+static float *decayed(const struct krn_delta *d, const struct tile *t, uint32_t i)
 {
-    if (i) d->ops->mul(t->decay, t->decay, t->e, d->dk);
-    else memcpy(t->decay, t->e, d->dk * sizeof *t->e);
+    float *decay = t->decay[t->now];
+    if (i) d->ops->mul(decay, decay, t->e + i * d->dk, d->dk);
+    else memcpy(decay, t->e, d->dk * sizeof *t->e);
+    return decay;
 }
 
 /* Rows of the open tile from earlier steps: keys decayed up to row i0 - 1, and how much S has decayed. */
 static void reopen(const struct krn_delta *d, const struct tile *t, uint32_t i0)
 {
-    float a[T], p[T], k[KRN_DELTA_DK_MAX];
+    size_t dk = d->dk;
+    float *k = t->x;
     for (uint32_t i = 0; i < i0; i++) {
-        for (size_t c = 0; c < d->dk; c++) {
-            k[c] = t->kt[c * T + i];
-            t->e[c] = t->et[c * T + i];
+        for (size_t c = 0; c < dk; c++) {
+            k[i * dk + c] = t->kt[c * T + i];
+            t->e[i * dk + c] = t->et[c * T + i];
         }
-        d->ops->keys(t->kd, t->e, k, k, i, d->dk, a, p);
         decayed(d, t, i);
     }
+    d->ops->keys(t->kd[t->now], t->e, dk, k, dk, k, dk, 0, i0, d->dk, t->a, t->p);
 }
 
-/* Row i, token t of the step, the m-th of n: products with the keys so far, its rows for the product with S. Only a tile that stays
- * open is written to the state. */
-static void take(const struct krn_delta *d, const struct tile *w, uint32_t i, uint32_t t, uint32_t m, uint32_t n, bool open)
+/* A head's rows lie a row of all heads apart, which no prefetcher foresees, and mostly a power of two, so that caches keep few of them:
+ * those of row t are fetched shortly before their use. */
+static void foresee_keys(const struct krn_delta *d, uint32_t t)
 {
-    const float *k = d->k + t * d->k_stride, *q = d->q + t * d->q_stride;
-    d->ops->exp(w->e, d->g + t * d->g_stride, d->dk);
-    for (size_t c = 0; c < d->dk && open; c++) {
-        w->kt[c * T + i] = k[c];
-        w->et[c * T + i] = w->e[c];
-    }
-    decayed(d, w, i);
-    d->ops->keys(w->kd, w->e, k, q, i, d->dk, w->a + i * T, w->p + i * T);
-    d->ops->mul(w->x + (size_t)m * d->dk, k, w->decay, d->dk);
-    d->ops->mul(w->x + (size_t)(n + m) * d->dk, q, w->decay, d->dk);
-}
-
-/* A head's rows lie a row of all heads apart, which no prefetcher foresees: row t's, a tile ahead of its use. */
-static void foresee(const struct krn_delta *d, uint32_t t)
-{
-    if (t >= d->n) return;
-    for (size_t c = 0; c < d->dk; c += 16) {
-        __builtin_prefetch(d->q + t * d->q_stride + c);
-        __builtin_prefetch(d->k + t * d->k_stride + c);
+    for (size_t c = 0; c < d->dk && t < d->n; c += 16) {
         __builtin_prefetch(d->g + t * d->g_stride + c);
+        __builtin_prefetch(d->k + t * d->k_stride + c);
+        __builtin_prefetch(d->q + t * d->q_stride + c);
     }
-    for (size_t c = 0; c < d->dv; c += 16) {
+}
+static void foresee_values(const struct krn_delta *d, uint32_t t)
+{
+    for (size_t c = 0; c < d->dv && t < d->n; c += 16) {
         __builtin_prefetch(d->v + t * d->v_stride + c);
         __builtin_prefetch(d->out + t * d->out_stride + c, 1);
     }
 }
 
+/* Rows [i0, i0 + n), the step's tokens from t0 on: products among the keys, rows for the product with S. Only a tile that stays open
+ * is written to the state. */
+static void take(const struct krn_delta *d, const struct tile *w, uint32_t i0, uint32_t n, uint32_t t0, bool open)
+{
+    const float *k = d->k + t0 * d->k_stride, *q = d->q + t0 * d->q_stride;
+    size_t dk = d->dk;
+    for (uint32_t m = 0; m < n; m++) {
+        float *e = w->e + (i0 + m) * dk;
+        foresee_keys(d, t0 + m + AHEAD);
+        d->ops->exp(e, d->g + (t0 + m) * d->g_stride, dk);
+        for (size_t c = 0; c < dk && open; c++) {
+            w->kt[c * T + i0 + m] = k[m * d->k_stride + c];
+            w->et[c * T + i0 + m] = e[c];
+        }
+        const float *decay = decayed(d, w, i0 + m);
+        d->ops->mul(w->x + m * dk, k + m * d->k_stride, decay, dk);
+        d->ops->mul(w->x + (n + m) * dk, q + m * d->q_stride, decay, dk);
+    }
+    d->ops->keys(w->kd[w->now], w->e + i0 * dk, dk, k, d->k_stride, q, d->q_stride, i0, n, d->dk, w->a + i0 * T, w->p + i0 * T);
+}
+
+/* S panel by panel, while one lies near: it meets the tile before this one, if that is still owed, then gives y = x S of n rows. */
+static void meet(const struct krn_delta *d, struct tile *w, uint32_t n)
+{
+    const float *kd = w->kd[!w->now], *decay = w->decay[!w->now];
+    memset(w->y, 0, (size_t)n * d->dv * sizeof *w->y);
+    for (uint32_t c = 0; c < d->dv; c += KRN_STATE_PANEL) {
+        uint32_t cols = d->dv - c < KRN_STATE_PANEL ? d->dv - c : KRN_STATE_PANEL;
+        float *s = d->s + (size_t)c * d->dk;
+        if (w->owed) d->ops->mac(s, cols, decay, kd, T, d->dk, w->u + c, d->dv, T, cols);
+        if (n) d->ops->mac(w->y + c, d->dv, NULL, w->x, d->dk, n, s, cols, d->dk, cols);
+    }
+    w->owed = false;
+}
+
 /* Rows [i0, i1) of a tile, the step's tokens from t0 on. */
-static void rows(const struct krn_delta *d, const struct tile *w, uint32_t i0, uint32_t i1, uint32_t t0)
+static void rows(const struct krn_delta *d, struct tile *w, uint32_t i0, uint32_t i1, uint32_t t0)
 {
     uint32_t n = i1 - i0;
     size_t dv = d->dv;
-    for (uint32_t m = 0; m < n; m++) take(d, w, i0 + m, t0 + m, m, n, i1 < T);
-    memset(w->y, 0, 2 * n * dv * sizeof *w->y);
-    d->ops->mac(w->y, dv, NULL, w->x, d->dk, 2 * n, d->s, dv, d->dk, d->dv);
+    take(d, w, i0, n, t0, i1 < T);
+    meet(d, w, 2 * n);
     for (uint32_t m = 0; m < n; m++) {
         uint32_t i = i0 + m;
-        const float *v = d->v + (t0 + m) * d->v_stride, *y = w->y + m * dv;
         float *u = w->u + i * dv, *o = w->y + (n + m) * dv, *a = w->a + i * T;
-        for (size_t c = 0; c < dv; c++) u[c] = v[c] - y[c];
+        foresee_values(d, t0 + m + AHEAD);
+        memcpy(u, d->v + (t0 + m) * d->v_stride, dv * sizeof *u);
+        d->ops->merge(u, w->y + m * dv, dv, 1, -1);
         for (uint32_t j = 0; j < i; j++) a[j] = -a[j];
         d->ops->mac(u, dv, NULL, a, T, 1, w->u, dv, i, d->dv);
         d->ops->scale(u, u, dv, d->beta[(t0 + m) * d->beta_stride]);
         d->ops->mac(o, dv, NULL, w->p + i * T, T, 1, w->u, dv, i + 1, d->dv);
         memcpy(d->out + (t0 + m) * d->out_stride, o, dv * sizeof *o);
-        foresee(d, t0 + m + T);
     }
 }
 
@@ -107,12 +134,14 @@ void krn_delta_run(const struct krn_delta *d, float *scratch)
     if (d->pos0 == 0) memset(d->s, 0, (size_t)d->dk * d->dv * sizeof *d->s);
     for (uint32_t t = 0; t < d->n;) {
         uint32_t i0 = (d->pos0 + t) % T, i1 = d->n - t < T - i0 ? i0 + d->n - t : T;
-        memset(w.kd, 0, (size_t)d->dk * T * sizeof *w.kd);
+        memset(w.kd[w.now], 0, (size_t)d->dk * T * sizeof *w.kd[0]);
         if (i0) reopen(d, &w, i0);
         rows(d, &w, i0, i1, t);
-        if (i1 == T) d->ops->mac(d->s, d->dv, w.decay, w.kd, T, d->dk, w.u, d->dv, T, d->dv);
+        w.owed = i1 == T;
+        w.now ^= w.owed;
         t += i1 - i0;
     }
+    meet(d, &w, 0);
 }
 
 /* ---- the short convolution ------------------------------------------------------------------------------------------- */

@@ -27,8 +27,10 @@ typedef void krn_conv_fn(float *out, const float *const *rows, const float *w, s
 typedef void krn_decay_fn(float *out, const float *x, const float *dt, size_t n, float a, bool bounded, float lower);
 /* out[i][c] = out[i][c] * scale[i] (NULL: as it is), then fma(x[i][j], w[j][c], .) over j < k. Rows os, xs, ws floats apart. */
 typedef void krn_mac_fn(float *out, size_t os, const float *scale, const float *x, size_t xs, uint32_t n, const float *w, size_t ws, uint32_t k, uint32_t cols);
-/* Row i of a tile: kd[d][j] *= e[d] for j < i, kd[d][i] = k[d]; a[j], p[j] as above for j <= i, entries beyond unspecified. */
-typedef void krn_keys_fn(float *kd, const float *e, const float *k, const float *q, uint32_t i, uint32_t dk, float a[16], float p[16]);
+/* Rows i0 .. i0 + n - 1 of a tile, one after the other: kd[d][j] *= e[d] for j < i, kd[d][i] = k[d]; a[j], p[j] as above for j <= i.
+ * e, k, q: row i0, the next ones es, ks, qs floats on; a, p: row i0 of [16][16]. Entries beyond j = i are unspecified in kd, a, p; those
+ * of kd must be numbers, and finite, before. */
+typedef void krn_keys_fn(float *kd, const float *e, size_t es, const float *k, size_t ks, const float *q, size_t qs, uint32_t i0, uint32_t n, uint32_t dk, float *a, float *p);
 
 #define KRN_DELTA_DK_MAX 1024u
 /* One head of one sequence. */

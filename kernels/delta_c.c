@@ -29,16 +29,18 @@ void krn_mac_c(float *out, size_t os, const float *scale, const float *x, size_t
         }
 }
 
-void krn_keys_c(float *kd, const float *e, const float *k, const float *q, uint32_t i, uint32_t dk, float a[16], float p[16])
+void krn_keys_c(float *kd, const float *e, size_t es, const float *k, size_t ks, const float *q, size_t qs, uint32_t i0, uint32_t n, uint32_t dk, float *a, float *p)
 {
-    for (uint32_t j = 0; j <= i; j++) a[j] = p[j] = 0;
-    for (uint32_t d = 0; d < dk; d++) {
-        float *row = kd + (size_t)d * KRN_TILE;
-        for (uint32_t j = 0; j < i; j++) row[j] *= e[d];
-        row[i] = k[d];
-        for (uint32_t j = 0; j <= i; j++) {
-            a[j] = fmaf(k[d], row[j], a[j]);
-            p[j] = fmaf(q[d], row[j], p[j]);
+    for (uint32_t i = i0; i < i0 + n; i++, e += es, k += ks, q += qs, a += KRN_TILE, p += KRN_TILE) {
+        for (uint32_t j = 0; j <= i; j++) a[j] = p[j] = 0;
+        for (uint32_t d = 0; d < dk; d++) {
+            float *row = kd + (size_t)d * KRN_TILE;
+            for (uint32_t j = 0; j < i; j++) row[j] *= e[d];
+            row[i] = k[d];
+            for (uint32_t j = 0; j <= i; j++) {
+                a[j] = fmaf(k[d], row[j], a[j]);
+                p[j] = fmaf(q[d], row[j], p[j]);
+            }
         }
     }
 }

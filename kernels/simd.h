@@ -70,6 +70,9 @@ VF_INLINE vu vu_load(const float *p) { return _mm512_loadu_ps(p); }
 VF_INLINE void vu_store(float *p, vu a) { _mm512_storeu_ps(p, a); }
 VF_INLINE vu vu_mul(vu a, vu b) { return _mm512_mul_ps(a, b); }
 VF_INLINE vu vu_fma(vu a, vu b, vu c) { return _mm512_fmadd_ps(a, b, c); }
+typedef __mmask16 vu_mask;
+VF_INLINE vu_mask vu_lane(int i) { return (vu_mask)(i >= 0 && i < 16 ? 1u << i : 0); } /* that one alone */
+VF_INLINE vu vu_select(vu_mask m, vu a, vu b) { return _mm512_mask_blend_ps(m, b, a); }
 VF_INLINE vu vu_load_f16(const uint16_t *p) { return vf_load_f16(p); }
 VF_INLINE vu vu_load_bf16(const uint16_t *p) { return vf_load_bf16(p); }
 
@@ -150,6 +153,9 @@ VF_INLINE vu vu_load(const float *p) { return _mm256_loadu_ps(p); }
 VF_INLINE void vu_store(float *p, vu a) { _mm256_storeu_ps(p, a); }
 VF_INLINE vu vu_mul(vu a, vu b) { return _mm256_mul_ps(a, b); }
 VF_INLINE vu vu_fma(vu a, vu b, vu c) { return _mm256_fmadd_ps(a, b, c); }
+typedef __m256 vu_mask;
+VF_INLINE vu_mask vu_lane(int i) { return vf_range_half(i, i + 1, 0); }
+VF_INLINE vu vu_select(vu_mask m, vu a, vu b) { return _mm256_blendv_ps(b, a, m); }
 VF_INLINE vu vu_load_f16(const uint16_t *p) { return vf_f16_half(p); }
 VF_INLINE vu vu_load_bf16(const uint16_t *p) { return vf_bf16_half(p); }
 

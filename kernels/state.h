@@ -1,7 +1,8 @@
 /* kernels/state.h - what a recurrent layer keeps of a sequence, and where: the contract between kernels and the engine's states.
  *
  * A slot holds one sequence's state, layer by layer; a layer its fields one after the other, each at a multiple of 64 bytes:
- *   matrix [heads, dk, dv]   f32: S at the start of the open 16-token tile, [head][dk][dv], then the tile's rows, a head
+ *   matrix [heads, dk, dv]   f32: S of each head at the start of the open 16-token tile, in panels of KRN_STATE_PANEL of its dv
+ *                            columns, [dk][columns] each, the last one narrower; then the tile's rows, a head
  *                            { k [dk][16], e^g [dk][16], u [16][dv] } (delta.h)
  *   rows   [taps - 1, cols]  the convolution's inputs at the last positions, row pos % KRN_STATE_ROWS (delta.h)
  * Position 0 starts from nothing: kernels do not read a slot before the sequence wrote it, so slots need no clearing.
@@ -12,6 +13,7 @@
 #include "kernels/types.h"
 
 #define KRN_TILE 16u        /* tokens of a tile, at absolute positions */
+#define KRN_STATE_PANEL 32u /* columns: 128 rows of so many fill half of a first-level cache */
 #define KRN_STATE_ROWS 16u  /* rows a convolution keeps: taps - 1 <= this */
 #define KRN_STATE_FIELDS 8
 
