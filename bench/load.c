@@ -31,7 +31,8 @@ static const struct cli_flag flags[] = {
     N("connections", connections, 1, 100000, "at once (default 100; connect: 8; attack: 4 of the client)"),
     N("threads", threads, 1, 8, "(default 1)"),
     N("open-rate", open_rate, 1, 100000, "connections begun a second (default 500)"),
-    N("seconds", seconds, 1, 600, "of measuring (default 5; attack: of each half)"),
+    N("seconds", seconds, 1, 600, "of measuring (default 5; attack: alone, and as many beside it)"),
+    N("rounds", rounds, 1, ROUNDS_MAX, "attack: alone and beside take turns so often; the middle of their ratios counts (default 5)"),
     N("requests", requests, 1, 10000000, "soak: all of them (default 10000)"),
     N("tokens", tokens, 1, 1000000, "max_tokens of a request (default 8; hold: 100000)"),
     N("pace", pace, 0, 10000000, "rate, attack: microseconds between a connection's requests (default 0: none; attack: 5000)"),
@@ -146,7 +147,7 @@ static int room(const struct options *o, struct err *e)
 static void defaults(struct options *o, int mode)
 {
     *o = (struct options){.mode = mode, .key = getenv("OPENAI_API_KEY"), .model = "mock", .connections = 100, .threads = 1, .open_rate = 500, .seconds = 5,
-                          .requests = 10000, .tokens = mode == MODE_HOLD || mode == MODE_ATTACK ? 100000 : 8, .cut_percent = 10, .slow = 200, .deaf = 200,
+                          .requests = 10000, .tokens = mode == MODE_HOLD || mode == MODE_ATTACK ? 100000 : 8, .cut_percent = 10, .rounds = 5, .slow = 200, .deaf = 200,
                           .idle = 1000, .noise = 20, .half = 100};
     if (mode == MODE_CONNECT)
         o->connections = 8;

@@ -30,7 +30,7 @@ void rows_print(const struct rows *r, bool json);
 
 /* ---- the whole -------------------------------------------------------------------------------------------------- */
 enum mode { MODE_HOLD, MODE_RATE, MODE_CONNECT, MODE_SOAK, MODE_ATTACK };
-enum { PHASES = 2, NO_PHASE = -1 };
+enum { ROUNDS_MAX = 16, PHASES = 2 * ROUNDS_MAX, NO_PHASE = -1 }; /* of an attack: alone, beside, alone, ... */
 enum role { ROLE_STREAM, ROLE_ASK, ROLE_SHAKE, ROLE_SOAK, ROLE_SLOW, ROLE_DEAF, ROLE_IDLE, ROLE_NOISE, ROLE_HALF, ROLES };
 
 struct figures {
@@ -42,7 +42,7 @@ struct figures {
 struct options {
     int mode;
     const char *url, *key, *model;
-    int64_t connections, threads, requests, tokens, open_rate, seconds, gateway_pid, engine_pid, sources, cut_percent, pace;
+    int64_t connections, threads, requests, tokens, open_rate, seconds, gateway_pid, engine_pid, sources, cut_percent, pace, rounds;
     int64_t slow, deaf, idle, noise, half;
     bool resume, json;
 };
@@ -53,7 +53,7 @@ struct load {
     struct buf stream, ask, ping;               /* whole requests */
     uint8_t hello[600]; size_t n_hello;         /* a ClientHello, for those who send half of one */
     atomic_int phase;
-    atomic_bool stop, attack;
+    atomic_bool stop, attack;                   /* attack: attackers come and stay; when it ends they leave, and come anew with the next one */
     atomic_llong left;                          /* soak: requests not yet begun */
     atomic_ullong opened, failed, lost, cut, done, attackers, kicked[ROLES];
     char why[128]; atomic_bool why_set;         /* the first failure, in words */

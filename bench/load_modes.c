@@ -65,27 +65,34 @@ static void crew_stop(struct crew *k)
         pthread_join(k->t[i]->id, NULL);
 }
 
-static struct figures *crew_sum(struct crew *k, int phase)
+static void figures_join(struct figures *s, const struct figures *x)
+{
+    hist_join(&s->delay, &x->delay);
+    hist_join(&s->first, &x->first);
+    hist_join(&s->latency, &x->latency);
+    s->tokens += x->tokens;
+    s->answers += x->answers;
+    s->streams += x->streams;
+    s->bytes += x->bytes;
+    s->shakes += x->shakes;
+    s->resumed += x->resumed;
+    for (int c = 0; c < 6; c++)
+        s->refused[c] += x->refused[c];
+}
+
+/* Of phases from, from + step, ... */
+static struct figures *crew_sum_of(struct crew *k, int from, int step)
 {
     struct figures *s = calloc(1, sizeof *s);
-    for (unsigned i = 0; s && i < k->n; i++) {
-        const struct figures *x = &k->t[i]->stat[phase];
-        hist_join(&s->delay, &x->delay);
-        hist_join(&s->first, &x->first);
-        hist_join(&s->latency, &x->latency);
-        s->tokens += x->tokens;
-        s->answers += x->answers;
-        s->streams += x->streams;
-        s->bytes += x->bytes;
-        s->shakes += x->shakes;
-        s->resumed += x->resumed;
-        for (int c = 0; c < 6; c++)
-            s->refused[c] += x->refused[c];
-    }
     if (!s)
         exit(3);
+    for (unsigned i = 0; i < k->n; i++)
+        for (int p = from; p < PHASES; p += step)
+            figures_join(s, &k->t[i]->stat[p]);
     return s;
 }
+
+static struct figures *crew_sum(struct crew *k, int phase) { return crew_sum_of(k, phase, PHASES); }
 
 static void crew_free(struct crew *k)
 {
@@ -285,32 +292,47 @@ static void add_attackers(struct crew *k)
             t->conns[n++].role = parts[i].role;
 }
 
-static int attack(struct load *l, struct crew *k, struct rows *r, struct err *e)
+static int by_value(const void *a, const void *b)
+{
+    double d = *(const double *)a - *(const double *)b;
+    return (d > 0) - (d < 0);
+}
+
+/* One round after the other says how the machine does just then; a slow moment of its own is in both windows of a round, or in few rounds. */
+static double middle_ratio(struct crew *k, int rounds)
+{
+    double ratio[ROUNDS_MAX];
+    for (int i = 0; i < rounds; i++) {
+        struct figures *alone = crew_sum(k, 2 * i), *beside = crew_sum(k, 2 * i + 1);
+        double a = hist_ms(&alone->latency, 0.99);
+        ratio[i] = a > 0 ? hist_ms(&beside->latency, 0.99) / a : 0;
+        free(alone);
+        free(beside);
+    }
+    qsort(ratio, (size_t)rounds, sizeof *ratio, by_value);
+    return rounds % 2 ? ratio[rounds / 2] : (ratio[rounds / 2 - 1] + ratio[rounds / 2]) / 2;
+}
+
+/* CPU of the gateway in windows of one kind. */
+struct spent { uint64_t cpu_ns, ns; };
+static void watched_window(struct load *l, int phase, uint64_t ms, struct spent *s)
+{
+    struct both a = measure(l), b;
+    window(l, phase, ms);
+    b = measure(l);
+    s->cpu_ns += b.gateway.cpu_ns - a.gateway.cpu_ns;
+    s->ns += b.at_ns - a.at_ns;
+}
+
+static void attack_rows(struct load *l, struct crew *k, struct rows *r, const struct spent *spent)
 {
     static const struct { enum role role; const char *name; } roles[] = {
         {ROLE_SLOW, "kicked_slowloris"}, {ROLE_DEAF, "kicked_never_reading"}, {ROLE_IDLE, "kicked_idle"}, {ROLE_NOISE, "kicked_random_bytes"},
         {ROLE_HALF, "kicked_half_tls"}};
     const struct options *o = &l->o;
-    uint64_t ms = (uint64_t)o->seconds * 1000, count = (uint64_t)(o->slow + o->deaf + o->idle + o->noise + o->half);
-    l->o.threads = 1;
-    crew_same(k, ROLE_ASK); /* the client beside the attack has a thread of its own */
-    add_attackers(k);
-    crew_start(k);
-    int rc = wait_opened(l, 10000, e);
-    struct both before = measure(l), alone, begun, during, after;
-    window(l, 0, ms);
-    alone = measure(l);
-    atomic_store(&l->attack, true);
-    clock_sleep_ns(count * NS_PER_S / (uint64_t)o->open_rate + SETTLE_MS * NS_PER_MS);
-    begun = measure(l);
-    window(l, 1, ms);
-    during = measure(l);
-    atomic_store(&l->attack, false);
-    clock_sleep_ns(2 * SETTLE_MS * NS_PER_MS);
-    after = measure(l);
-    crew_stop(k);
-    struct figures *s0 = crew_sum(k, 0), *s1 = crew_sum(k, 1);
-    row_add(r, "attackers", (double)count, "");
+    struct figures *s0 = crew_sum_of(k, 0, 2), *s1 = crew_sum_of(k, 1, 2);
+    row_add(r, "attackers", (double)(o->slow + o->deaf + o->idle + o->noise + o->half), "");
+    row_add(r, "rounds", (double)o->rounds, "");
     row_add(r, "attacker_openings", (double)atomic_load(&l->attackers), "");
     for (size_t i = 0; i < sizeof roles / sizeof *roles; i++)
         row_add(r, roles[i].name, (double)atomic_load(&l->kicked[roles[i].role]), "");
@@ -318,16 +340,45 @@ static int attack(struct load *l, struct crew *k, struct rows *r, struct err *e)
     row_add(r, "requests_beside", (double)s1->answers, "");
     add_hist(r, &s0->latency, "alone_p50", "alone_p99", "alone_max");
     add_hist(r, &s1->latency, "beside_p50", "beside_p99", "beside_max");
-    row_add(r, "p99_ratio", hist_ms(&s0->latency, 0.99) > 0 ? hist_ms(&s1->latency, 0.99) / hist_ms(&s0->latency, 0.99) : 0, "times");
+    row_add(r, "p99_ratio", middle_ratio(k, (int)o->rounds), "times");
+    row_add(r, "p99_ratio_of_all", hist_ms(&s0->latency, 0.99) > 0 ? hist_ms(&s1->latency, 0.99) / hist_ms(&s0->latency, 0.99) : 0, "times");
     add_errors(r, l);
-    add_after(r, &before, &after);
-    if (during.gateway.known) {
-        row_add(r, "gateway_cores_alone", (double)(alone.gateway.cpu_ns - before.gateway.cpu_ns) * 1e-9 / seconds(&before, &alone), "of CPU");
-        row_add(r, "gateway_cores_beside", (double)(during.gateway.cpu_ns - begun.gateway.cpu_ns) * 1e-9 / seconds(&begun, &during), "of CPU");
-        row_add(r, "gateway_rss_during", (double)during.gateway.rss / 1024, "KB");
+    if (o->gateway_pid) {
+        row_add(r, "gateway_cores_alone", (double)spent[0].cpu_ns / (double)spent[0].ns, "of CPU");
+        row_add(r, "gateway_cores_beside", (double)spent[1].cpu_ns / (double)spent[1].ns, "of CPU");
     }
     free(s0);
     free(s1);
+}
+
+static int attack(struct load *l, struct crew *k, struct rows *r, struct err *e)
+{
+    const struct options *o = &l->o;
+    uint64_t ms = (uint64_t)o->seconds * 1000 / (uint64_t)o->rounds, count = (uint64_t)(o->slow + o->deaf + o->idle + o->noise + o->half), rss = 0;
+    struct spent spent[2] = {{0}};
+    l->o.threads = 1;
+    crew_same(k, ROLE_ASK); /* the client beside the attack has a thread of its own */
+    add_attackers(k);
+    crew_start(k);
+    int rc = wait_opened(l, 10000, e);
+    clock_sleep_ns(SETTLE_MS * NS_PER_MS);
+    struct both before = measure(l);
+    for (int i = 0; i < (int)o->rounds; i++) {
+        watched_window(l, 2 * i, ms, &spent[0]);
+        atomic_store(&l->attack, true);
+        clock_sleep_ns(count * NS_PER_S / (uint64_t)o->open_rate + SETTLE_MS / 2 * NS_PER_MS);
+        watched_window(l, 2 * i + 1, ms, &spent[1]);
+        rss = measure(l).gateway.rss;
+        atomic_store(&l->attack, false);
+        clock_sleep_ns(SETTLE_MS / 2 * NS_PER_MS);
+    }
+    clock_sleep_ns(2 * SETTLE_MS * NS_PER_MS);
+    struct both after = measure(l);
+    crew_stop(k);
+    attack_rows(l, k, r, spent);
+    add_after(r, &before, &after);
+    if (before.gateway.known)
+        row_add(r, "gateway_rss_during", (double)rss / 1024, "KB");
     return rc;
 }
 

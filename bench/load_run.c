@@ -156,11 +156,6 @@ static void look(struct thread *t, struct conn *c, uint64_t now)
 {
     static const char more[] = "x";
     struct load *l = t->l;
-    if (attacks(c->role) && !atomic_load(&l->attack)) {
-        conn_close(t, c, true);
-        c->again_ns = 1; /* for the next time */
-        return;
-    }
     if (c->cut_ns && now >= c->cut_ns && c->state != ST_CLOSED)
         soak_cut(t, c);
     if (!c->again_ns || now < c->again_ns)
@@ -184,13 +179,22 @@ static void look(struct thread *t, struct conn *c, uint64_t now)
 static void begin(struct thread *t, uint64_t now)
 {
     const struct options *o = &t->l->o;
-    if (t->n && attacks(t->conns[0].role) && !atomic_load(&t->l->attack)) {
-        t->start_ns = now;
-        return;
-    }
     uint64_t rate = (uint64_t)o->open_rate, may = (now - t->start_ns) * rate / NS_PER_S / (uint64_t)o->threads + 1;
     for (int i = 0; i < OPENING_MAX && t->n_begun < t->n && t->n_begun < may; i++)
         conn_open(t, &t->conns[t->n_begun++]);
+}
+
+/* Between two attacks. True: nobody is here. */
+static bool withdrawn(struct thread *t, uint64_t now)
+{
+    if (!t->n || !attacks(t->conns[0].role) || atomic_load(&t->l->attack))
+        return false;
+    for (; t->n_begun; t->n_begun--) {
+        conn_close(t, &t->conns[t->n_begun - 1], true);
+        t->conns[t->n_begun - 1].again_ns = 0;
+    }
+    t->start_ns = now;
+    return true;
 }
 
 static int wait_of(const struct thread *t)
@@ -220,6 +224,8 @@ void *thread_main(void *ctx)
             conn_event(t, ev[i].data.ptr, ev[i].events);
         collect(t, n);
         uint64_t now = clock_now_ns();
+        if (withdrawn(t, now))
+            continue;
         if (t->n_begun < t->n)
             begin(t, now);
         if (t->l->o.mode == MODE_HOLD || (t->n > 256 && now - looked < 5 * NS_PER_MS))
