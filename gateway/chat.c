@@ -140,29 +140,27 @@ static void settle(struct gw_chat *c, struct gw_choice *k, const struct gw_strea
 
 /* ---- loop --------------------------------------------------------------------------------------------------- */
 
+/* Its head. What the worker makes is not looked at. */
 static void begin_stream(struct gw_chat *c)
 {
-    struct buf b;
     c->begun = true;
     gw_metrics_answer(&c->app->metrics, c->api->route, 200);
     struct gw_app_headers h;
     gw_app_headers(&h, c->api->route, c->x, c->tenant);
     gw_stream_start(c->x, 200, NULL, h.h, h.n, c->api->heartbeat);
-    if (!c->api->begin)
-        return;
-    buf_init(&b, 1u << 20);
-    c->api->begin(&b, &c->head);
-    if (gw_stream_write(c->x, b.data, b.len) == ERR_AGAIN)
-        gw_chat_pause(c, true);
-    buf_free(&b);
 }
 
-/* What the worker found wrong, or had no room for. */
-static void refused(struct gw_chat *c)
+static void open_stream(struct gw_chat *c)
 {
-    gw_app_error(c->app, c->x, c->api->route, &c->ae);
-    c->x = NULL;
-    gw_chat_unref(c);
+    struct buf *b = gw_loop_scratch(c->loop);
+    if (!c->begun)
+        begin_stream(c);
+    c->opened = true;
+    if (!c->api->begin)
+        return;
+    c->api->begin(b, &c->head);
+    if (gw_stream_write(c->x, b->data, b->len) == ERR_AGAIN)
+        gw_chat_pause(c, true);
 }
 
 static void pump(void *arg)
@@ -171,11 +169,11 @@ static void pump(void *arg)
     pthread_mutex_lock(&c->lock);
     c->posted = false;
     pthread_mutex_unlock(&c->lock);
-    if (c->x && c->ae.status) {
-        refused(c);
+    if (c->x && c->ae.status) { /* what the worker found wrong, or had no room for */
+        gw_chat_break(c, &c->ae);
     } else if (c->x) {
-        if (c->streaming && !c->begun)
-            begin_stream(c);
+        if (c->streaming && !c->opened)
+            open_stream(c);
         gw_chat_deliver(c);
     }
     gw_chat_unref(c);
@@ -189,6 +187,18 @@ static void on_room(void *ctx, gw_exchange *x)
         return;
     gw_chat_pause(c, false);
     gw_chat_deliver(c);
+}
+
+/* A prompt that takes as long as a heartbeat: its stream begins before it is known whether it fits, and an error comes as an event. */
+static void on_slow(void *ctx, gw_exchange *x)
+{
+    struct gw_chat *c = ctx;
+    (void)x;
+    pthread_mutex_lock(&c->lock);
+    bool early = c->streaming && !c->admitted;
+    pthread_mutex_unlock(&c->lock);
+    if (early)
+        begin_stream(c);
 }
 
 static void on_gone(void *ctx, gw_exchange *x, enum gw_gone why)
@@ -360,7 +370,6 @@ static int admit(struct gw_chat *c)
     atomic_store(&c->run.state, GW_RUN_QUEUED);
     if (c->app->cfg.usage && c->app->cfg.log_prompts && c->body)
         log_prompt(c);
-    c->streaming = c->req.stream;
     for (; i < c->n_choices && !rc; i++)
         if ((rc = submit(c, &c->choices[i])))
             break;
@@ -472,7 +481,7 @@ void gw_chat_start(struct gw_app *a, const struct gw_api *api, gw_exchange *x, c
     snprintf(c->run.request_id, sizeof c->run.request_id, "%s", r->id);
     snprintf(c->run.client, sizeof c->run.client, "%s", r->client);
     gw_runs_add(&a->runs, &c->run);
-    gw_exchange_watch(x, &(struct gw_watch){c, on_gone, on_room});
+    gw_exchange_watch(x, &(struct gw_watch){c, on_gone, on_room, on_slow});
     atomic_fetch_add(&c->refs, 1); /* the job's */
     if (gw_work_put(a->cfg.work, prepare, c, c->body_n > SMALL_BODY, &e)) {
         gw_chat_unref(c);

@@ -250,7 +250,8 @@ void gw_chat_break(struct gw_chat *c, const struct gw_api_error *ae)
     }
     buf_init(&b, 1u << 16);
     c->api->error(&b, ae);
-    gw_chat_cancel(c);
+    if (gw_chat_admitted(c))
+        gw_chat_cancel(c);
     gw_stream_finish(c->x, b.data, b.len);
     drop_exchange(c);
     buf_free(&b);

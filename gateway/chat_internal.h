@@ -50,8 +50,8 @@ struct gw_chat {
     char trace[GW_TRACE_ID];       /* the caller's, or "" */
     struct gw_running run;         /* for the lists and logs */
     gw_exchange *x;                /* loop; NULL: ended */
-    bool begun, paused;            /* loop. begun: a stream's head went out */
-    bool streaming;                /* worker; others, once admitted: the answer is a stream */
+    bool begun, opened, paused;    /* loop. begun: a stream's head went out; opened: and what its API begins with */
+    bool streaming;                /* lock: the answer is a stream. Set once, when the request has been read */
 
     char *body; size_t body_n;     /* worker */
     struct arena mem;              /* worker: its thread's, while it prepares */

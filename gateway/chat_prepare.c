@@ -188,6 +188,11 @@ int gw_chat_prepare(struct gw_chat *c)
     c->req.sampling = c->served->d.sampling;
     if (c->api->parse(&c->req, c->body ? c->body : "", c->body_n, &c->mem, &c->ae))
         return c->ae.status;
+    if (c->req.stream) {
+        pthread_mutex_lock(&c->lock);
+        c->streaming = true;
+        pthread_mutex_unlock(&c->lock);
+    }
     if (!gw_served_is(c->served, c->req.model))
         return gw_api_error_set(&c->ae, 404, "model_not_found", "model", "The model '%.200s' does not exist or you do not have access to it.", c->req.model);
     if (make_prompts(c) || make_grammar(c))

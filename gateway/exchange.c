@@ -327,6 +327,8 @@ void gw_exchange_watch(gw_exchange *x, const struct gw_watch *w)
 {
     x->watch = *w;
     x->watched = true;
+    if (w->on_slow && x->conn->state != CONN_DEAD)
+        deadline_arm(x->conn->loop, DL_BEAT, &x->conn->beat);
 }
 
 /* ---- whole answers ------------------------------------------------------------------------------------------- */
@@ -508,6 +510,11 @@ void gw_abort(gw_exchange *x)
 void exchange_beat(struct gw_conn *c)
 {
     gw_exchange *x = c->x;
+    if (x && x->phase == X_RUN && x->watched && x->watch.on_slow) {
+        deadline_arm(c->loop, DL_BEAT, &c->beat);
+        x->watch.on_slow(x->watch.ctx, x);
+        return;
+    }
     if (!x || x->phase != X_STREAM || !x->heartbeat)
         return;
     if (conn_backlog(c)) { /* bytes are on their way already */

@@ -85,6 +85,7 @@ struct gw_watch {
     void *ctx;
     void (*on_gone)(void *ctx, gw_exchange *x, enum gw_gone why); /* x is dead when this returns; do not answer */
     void (*on_room)(void *ctx, gw_exchange *x); /* may be NULL. The backlog fell to backlog_low after gw_stream_write gave ERR_AGAIN */
+    void (*on_slow)(void *ctx, gw_exchange *x); /* may be NULL. No answer has begun for heartbeat_ms, or for as long again: a stream may begin now to keep the line alive */
 };
 void gw_exchange_watch(gw_exchange *x, const struct gw_watch *w); /* copied; replaces */
 

@@ -226,7 +226,7 @@ void gw_small_start(struct gw_app *a, enum gw_route route, gw_exchange *x, gw_te
     arena_init(&j->mem, a->cfg.prompt_bytes_max);
     buf_init(&j->out, ANSWER_MAX);
     j->ids.max = a->cfg.prompt_bytes_max / 16;
-    gw_exchange_watch(x, &(struct gw_watch){j, on_gone, NULL});
+    gw_exchange_watch(x, &(struct gw_watch){.ctx = j, .on_gone = on_gone});
     if (gw_work_put(a->cfg.work, work, j, true, &e)) {
         gw_tenant_leave(tenant, 0, clock_now_ns());
         refuse(a, x, route, e.code == ERR_AGAIN ? 429 : 503, e.code == ERR_AGAIN ? "queue_full" : "engine_unavailable", 1000, e.msg);

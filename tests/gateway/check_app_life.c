@@ -170,6 +170,42 @@ START_TEST(heartbeats)
 }
 END_TEST
 
+/* A prompt of a megabyte takes longer to prepare than a heartbeat: its stream begins before that, and what is wrong with the prompt
+ * comes as an event. A whole answer has its status. How long it takes is the machine's affair, so it is asked until it was long enough. */
+START_TEST(slow_prompts)
+{
+    enum { BYTES = 1 << 20 };
+    struct buf body;
+    struct reply r = {0};
+    app_prepare();
+    app.cfg.heartbeat_ms = 5;
+    app_open();
+    char *word = malloc(BYTES + 1);
+    memset(word, 'a', BYTES);
+    for (size_t i = 7; i < BYTES; i += 8)
+        word[i] = ' ';
+    word[BYTES] = 0;
+    buf_init(&body, 32u << 20);
+    buf_printf(&body, "{\"model\":\"fake-model\",\"stream\":true,\"messages\":[{\"role\":\"user\",\"content\":\"%s\"}]}", word);
+    for (int i = 0; i < 100 && r.status != 200; i++) {
+        r = app_ask("POST", CHAT, AUTH, body.data);
+        ck_assert_msg(r.status == 200 || r.status == 400, "%s", r.head);
+    }
+    ck_assert_msg(r.status == 200, "%s", r.body);
+    ck_assert_ptr_nonnull(strstr(r.head, "text/event-stream"));
+    const char *error = strstr(r.body, "data: {\"error\"");
+    ck_assert_msg(error && strstr(error, "context_length_exceeded") && strstr(error, "data: [DONE]"), "%.400s", r.body);
+    ck_assert_ptr_null(strstr(r.body, "\"choices\""));
+    buf_reset(&body);
+    buf_printf(&body, "{\"model\":\"fake-model\",\"messages\":[{\"role\":\"user\",\"content\":\"%s\"}]}", word);
+    app_expect_error(app_ask("POST", CHAT, AUTH, body.data), 400, "context_length_exceeded", "messages");
+    ck_assert(app_metric("sluice_queue_requests ") == 0);
+    free(word);
+    buf_free(&body);
+    app_close();
+}
+END_TEST
+
 START_TEST(deaths)
 {
     struct reply r;
@@ -296,4 +332,4 @@ START_TEST(config)
 }
 END_TEST
 
-SUITE("gateway", "app_life", queue, tenants, leaving, heartbeats, deaths, drain, config)
+SUITE("gateway", "app_life", queue, tenants, leaving, heartbeats, slow_prompts, deaths, drain, config)
