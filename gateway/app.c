@@ -197,6 +197,7 @@ static enum gw_route route_of(const char *path)
     static const struct { const char *path; enum gw_route r; } fixed[] = {
         {"/v1/chat/completions", GW_ROUTE_CHAT}, {"/v1/completions", GW_ROUTE_COMPLETIONS}, {"/v1/messages", GW_ROUTE_MESSAGES},
         {"/v1/messages/count_tokens", GW_ROUTE_COUNT}, {"/tokenize", GW_ROUTE_TOKENIZE}, {"/detokenize", GW_ROUTE_DETOKENIZE}, {"/v1/models", GW_ROUTE_MODELS}, {"/health", GW_ROUTE_HEALTH}, {"/health/live", GW_ROUTE_HEALTH},
+        {"/chat/completions", GW_ROUTE_CHAT}, {"/completions", GW_ROUTE_COMPLETIONS}, {"/models", GW_ROUTE_MODELS}, /* of who gave a base URL without /v1 */
         {"/ready", GW_ROUTE_READY}, {"/health/ready", GW_ROUTE_READY}, {"/metrics", GW_ROUTE_METRICS},
     };
     for (size_t i = 0; i < sizeof fixed / sizeof *fixed; i++)
@@ -224,7 +225,9 @@ static bool is_json(const char *type)
 
 static int check_post(struct gw_app *a, enum gw_route route, const struct gw_request *r, struct gw_api_error *ae)
 {
-    const char *type = gw_request_header(r, "content-type");
+    const char *type = gw_request_header(r, "content-type"), *coding = gw_request_header(r, "content-encoding");
+    if (coding && strcasecmp(coding, "identity"))
+        return gw_api_error_set(ae, 415, "unsupported_media_type", NULL, "Expected a body without a coding, but Content-Encoding says '%.100s'.", coding);
     if (!is_json(type))
         return gw_api_error_set(ae, 415, "unsupported_media_type", NULL, "Expected a body of type application/json, but Content-Type says '%.100s'.", type);
     if (gw_app_anthropic(route) && gw_anthropic_check_version(gw_request_header(r, "anthropic-version"), ae))
@@ -299,7 +302,11 @@ static void answer_models(struct gw_app *a, gw_exchange *x)
             gw_out_model(&b, s->d.aliases[i], s->created, s->d.ctx);
         }
     }
-    buf_str(&b, "]}");
+    buf_str(&b, "],\"has_more\":false,\"first_id\":");
+    json_put_cstr(&b, s ? s->d.id : NULL);
+    buf_str(&b, ",\"last_id\":");
+    json_put_cstr(&b, s && s->d.n_aliases ? s->d.aliases[s->d.n_aliases - 1] : s ? s->d.id : NULL);
+    buf_char(&b, '}');
     answer_json(a, x, GW_ROUTE_MODELS, 200, NULL, 0, &b);
     buf_free(&b);
     gw_served_unref(s);

@@ -2,6 +2,7 @@
 
 #include <stdio.h>
 #include <string.h>
+#include <time.h>
 
 #include "base/hash.h"
 
@@ -269,9 +270,17 @@ void gw_out_error(struct buf *b, const struct gw_api_error *ae)
     buf_str(b, "}}");
 }
 
+/* Both APIs ask for models at one address, so a model has the fields of both. */
 void gw_out_model(struct buf *b, const char *id, int64_t created, uint32_t ctx)
 {
+    char at[32] = "";
+    struct tm t;
+    time_t when = (time_t)created;
+    if (gmtime_r(&when, &t))
+        strftime(at, sizeof at, "%Y-%m-%dT%H:%M:%SZ", &t);
     buf_str(b, "{\"id\":");
     json_put_cstr(b, id);
-    buf_printf(b, ",\"object\":\"model\",\"created\":%lld,\"owned_by\":\"sluice\",\"max_model_len\":%u}", (long long)created, ctx);
+    buf_printf(b, ",\"object\":\"model\",\"created\":%lld,\"owned_by\":\"sluice\",\"max_model_len\":%u,\"type\":\"model\",\"display_name\":", (long long)created, ctx);
+    json_put_cstr(b, id);
+    buf_printf(b, ",\"created_at\":\"%s\"}", at);
 }

@@ -27,6 +27,11 @@ START_TEST(routes)
     ck_assert_uint_eq(data->n, 2);
     ck_assert_str_eq(app_str_at(data->items[0], "id"), "fake-model");
     ck_assert_str_eq(app_str_at(data->items[0], "object"), "model");
+    ck_assert_str_eq(app_str_at(data->items[1], "display_name"), "org/fake"); /* as Anthropic's clients have it */
+    ck_assert_str_eq(app_str_at(data->items[1], "type"), "model");
+    ck_assert_str_eq(app_str_at(v, "last_id"), "org/fake");
+    ck_assert_uint_eq(strlen(app_str_at(data->items[0], "created_at")), strlen("2026-01-31T23:59:59Z"));
+    ck_assert_str_eq(app_get("/models").body, r.body);
     r = app_get("/v1/models/fake-model");
     ck_assert_int_eq(r.status, 200);
     r = app_get("/v1/models/org%2Ffake");
@@ -45,6 +50,10 @@ START_TEST(routes)
     app_expect_error(app_ask("GET", "/metrics", "", NULL), 401, "invalid_api_key", "");
     app_expect_error(app_ask("POST", CHAT, "Content-Type: application/json\r\n", "{}"), 401, "invalid_api_key", "");
     app_expect_error(app_ask("POST", CHAT, "Authorization: bearer " KEY "\r\nContent-Type: application/x-www-form-urlencoded\r\n", "{}"), 415, "unsupported_media_type", "");
+    app_expect_error(app_ask("POST", CHAT, AUTH "Content-Encoding: gzip\r\n", "{}"), 415, "unsupported_media_type", "");
+    ck_assert_int_eq(app_ask("POST", CHAT, AUTH "Content-Encoding: identity\r\n", app_chat_body("hello", "\"max_tokens\":1")).status, 200);
+    ck_assert_int_eq(app_ask("POST", "/chat/completions", AUTH, app_chat_body("hello", "\"max_tokens\":1")).status, 200);
+    ck_assert_int_eq(app_ask("POST", "/completions", AUTH, "{\"model\":\"fake-model\",\"prompt\":\"x\",\"max_tokens\":1}").status, 200);
     ck_assert(app_metric("sluice_requests_total{route=\"/v1/chat/completions\",status=\"401\"} ") == 1);
     ck_assert(app_metric("sluice_engine_up ") == 1);
     ck_assert(app_metric("sluice_kv_pages_used ") == 7);
