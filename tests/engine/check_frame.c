@@ -15,7 +15,7 @@ static const struct eng_request sample = {
     .stop_lens = stop_lens, .n_stops = 2, .deadline_ns = 5000, .priority = -2, .tenant = "acme",
     .sampling = {.temperature = 0.7f, .top_p = 0.9f, .min_p = 0.05f, .top_k = 40, .seed = UINT64_MAX, .choice = 3, .presence = 0.5f, .frequency = -0.25f, .repetition = 1.1f},
     .bias = biases, .n_bias = 2, .logprobs = true, .top_logprobs = 20, .grammar = "root ::= \"a\"", .grammar_n = 12, .grammar_trigger = "<call>", .grammar_trigger_n = 6};
-static const struct eng_usage usage = {10, 4, 6, 8, 5, 1ull << 40, 2, 3};
+static const struct eng_usage usage = {.prompt_tokens = 10, .cached_tokens = 4, .output_tokens = 6, .draft_tokens = 8, .draft_accepted = 5, .queue_ns = 1ull << 40, .prefill_ns = 2, .decode_ns = 3};
 
 static struct eng_frame frame_of(const struct buf *b)
 {

@@ -92,7 +92,7 @@ static void stats(void *ctx, struct eng_stats *s)
 static bool step(struct engine *x, struct made *m)
 {
     char text[32];
-    static const struct eng_usage u = {3, 0, 4, 2, 1, 5, 6, 7};
+    static const struct eng_usage u = {.prompt_tokens = 3, .output_tokens = 4, .draft_tokens = 2, .draft_accepted = 1, .queue_ns = 5, .prefill_ns = 6, .decode_ns = 7};
     pthread_mutex_lock(&x->lock);
     struct made was = *m;
     bool hold = x->hold;
