@@ -205,6 +205,21 @@ static void fail_rows(eng_engine *g, const struct err *why)
     }
 }
 
+/* A drive keeps the step waiting: is there somebody in it who cannot wait any longer? The others' rows are computed once more, which
+ * states that steps add to would not survive; where there are some, everybody has to have given up. */
+static bool hopeless(void *engine)
+{
+    eng_engine *g = engine;
+    uint64_t now = clock_now_ns();
+    uint32_t gone = 0;
+    for (uint32_t k = 0; k < g->step.n_seqs; k++)
+        gone += atomic_load(&g->row_owner[k]->cancel) || (g->row_owner[k]->deadline_ns && now >= g->row_owner[k]->deadline_ns);
+    pthread_mutex_lock(&g->lock);
+    bool stop = g->stop;
+    pthread_mutex_unlock(&g->lock);
+    return stop || (gone && (gone == g->step.n_seqs || !g->model->plan->n_recurrent));
+}
+
 static void run_step(eng_engine *g)
 {
     struct err e = {0};
@@ -215,7 +230,10 @@ static void run_step(eng_engine *g)
     uint64_t t1 = clock_now_ns();
     int rc = eng_exec_run(g->exec, &g->step, NULL, NULL, &e);
     uint64_t model_ns = clock_now_ns() - t1;
-    if (rc) {
+    if (rc == ERR_AGAIN) { /* the next turn ends who is out of time */
+        log_warn("step given up: %s", e.msg);
+        eng_snapshots_end(g);
+    } else if (rc) {
         log_error("step failed: %s (%s)", e.msg, e.where);
         eng_snapshots_end(g);
     } else {
@@ -226,7 +244,8 @@ static void run_step(eng_engine *g)
         if (g->step.n_picks == g->step.n_tokens)
             pol_draft_timed(&g->draft_cost, g->step.n_tokens, clock_now_ns() - t0);
     }
-    fail_rows(g, rc ? &e : NULL);
+    if (rc != ERR_AGAIN)
+        fail_rows(g, rc ? &e : NULL);
     struct off_weights_stats w;
     off_weights_stats(g->weights, &w);
     pthread_mutex_lock(&g->lock);
@@ -313,6 +332,7 @@ void *eng_sched_main(void *engine)
     eng_engine *g = engine;
     struct pol_schedule_limits lim = {.tokens_max = g->c.chunk, .seqs_max = g->c.seqs};
     bool idle = true;
+    off_weights_patience(g->weights, hopeless, g);
     while (gather(g, idle)) {
         end_some(g);
         fill_view(g);

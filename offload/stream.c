@@ -1,7 +1,6 @@
 #include "offload/stream.h"
 
 #include <assert.h>
-#include <errno.h>
 #include <inttypes.h>
 #include <pthread.h>
 #include <stdlib.h>
@@ -30,6 +29,7 @@ struct off_stream {
     pthread_mutex_t lock;         /* guards what follows, entries and next */
     pthread_cond_t ready;
     struct off_stream_stats stats;
+    bool (*hopeless)(void *ctx); void *hopeless_ctx;
     uint64_t failing_ns, failed_ns; /* since when nothing comes, 0: all is well; when a read failed last */
 };
 
@@ -187,16 +187,37 @@ static void restart(off_stream *s, uint32_t record)
     off_reader_wake(s->readers);
 }
 
-/* false: it is later than that. */
-static bool wait_ready(off_stream *s, uint64_t until_ns)
-{
-    struct timespec t = {.tv_sec = (time_t)(until_ns / NS_PER_S), .tv_nsec = (long)(until_ns % NS_PER_S)};
-    return pthread_cond_timedwait(&s->ready, &s->lock, &t) != ETIMEDOUT;
-}
-
 static int stalled(const off_stream *s, uint32_t record, struct err *e)
 {
     return err_set(e, ERR_IO, "%s: expected its bytes within %.1f s, found that the drive has not given them", s->c.records[record].name, (double)s->c.stall_ns_max / 1e9);
+}
+
+#define TELL_NS (5 * NS_PER_S)   /* a wait so long is a drive that fails */
+
+/* A while of waiting for the record; an error when it has been long enough, or when nobody cares any more. */
+static int wait_ready(off_stream *s, uint32_t record, uint64_t since, struct err *e)
+{
+    uint64_t now = clock_now_ns(), until = now + 100 * NS_PER_MS;
+    if (now - since >= s->c.stall_ns_max)
+        return stalled(s, record, e);
+    if (now - since >= TELL_NS)
+        s->failing_ns = now;
+    if (s->hopeless && now - since >= NS_PER_S) {
+        pthread_mutex_unlock(&s->lock);
+        bool enough = s->hopeless(s->hopeless_ctx);
+        pthread_mutex_lock(&s->lock);
+        if (enough)
+            return err_set(e, ERR_AGAIN, "%s: not there after %.1f s", s->c.records[record].name, (double)(now - since) / 1e9);
+    }
+    struct timespec t = {.tv_sec = (time_t)(until / NS_PER_S), .tv_nsec = (long)(until % NS_PER_S)};
+    pthread_cond_timedwait(&s->ready, &s->lock, &t);
+    return ERR_OK;
+}
+
+void off_stream_patience(off_stream *s, bool (*hopeless)(void *ctx), void *ctx)
+{
+    s->hopeless = hopeless;
+    s->hopeless_ctx = ctx;
 }
 
 int off_stream_acquire(off_stream *s, uint32_t record, uint8_t **slot, struct err *e)
@@ -215,7 +236,7 @@ int off_stream_acquire(off_stream *s, uint32_t record, uint8_t **slot, struct er
         restart(s, record);
     while (!rc && (!(x = find(s, record, &i)) || (!filled(x) && !x->failed))) {
         since = since ? since : clock_now_ns();
-        rc = wait_ready(s, since + s->c.stall_ns_max) ? ERR_OK : stalled(s, record, e);
+        rc = wait_ready(s, record, since, e);
     }
     if (since) {
         s->stats.stalls++;

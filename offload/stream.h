@@ -28,7 +28,9 @@ void off_stream_close(off_stream *s);              /* nothing may be leased. NUL
 /* Waits until the record is in the ring and pins it there; may be nested. ERR_IO with file and tensor, or for how long a drive has not
  * answered: then the record is still on its way, and the next lease waits for it again. */
 int off_stream_acquire(off_stream *s, uint32_t record, uint8_t **slot, struct err *e);
-/* A read failed, or a lease gave up waiting, and nothing came since; what failed is tried again if a second has passed. Any thread. */
+/* A lease that has waited a second asks this now and then, without a lock held: true ends it with ERR_AGAIN. NULL: nobody. */
+void off_stream_patience(off_stream *s, bool (*hopeless)(void *ctx), void *ctx);
+/* A read failed, or a lease has waited five seconds, and nothing came since; what failed is tried again if a second has passed. Any thread. */
 bool off_stream_failing(off_stream *s);
 void off_stream_release(off_stream *s, uint32_t record);
 

@@ -128,7 +128,7 @@ static int open_passing(struct off_weights *w, const off_catalog *c, const struc
     if (rc || !w->place.n_order)
         return rc;
     struct off_stream_config s = {.records = w->records, .n_records = w->n_records, .order = w->place.order, .n_order = w->place.n_order,
-                                  .ring = w->slots + w->place.kept_bytes, .ring_bytes = w->place.window_bytes};
+                                  .ring = w->slots + w->place.kept_bytes, .ring_bytes = w->place.window_bytes, .stall_ns_max = cfg->stall_ns_max};
     if ((rc = off_reader_open(&w->readers, &w->source, w->records, w->n_records, NULL, e)) || (rc = off_stream_open(&w->stream, w->readers, &s, e)))
         return rc;
     return off_reader_start(w->readers, e);
@@ -304,6 +304,12 @@ void off_release(off_weights *w, uint32_t record)
 }
 
 void off_weights_tell(const off_weights *w, void (*line)(void *ctx, const char *text), void *ctx) { off_source_tell(&w->source, line, ctx); }
+void off_weights_patience(off_weights *w, bool (*hopeless)(void *ctx), void *ctx)
+{
+    if (w->stream)
+        off_stream_patience(w->stream, hopeless, ctx);
+}
+
 bool off_weights_failing(off_weights *w) { return w->stream && off_stream_failing(w->stream); }
 
 bool off_weights_drive(off_weights *w, uint32_t drive, struct off_drive_stats *out)

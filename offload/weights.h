@@ -60,6 +60,7 @@ struct off_weights_config {
     const struct off_sweep *sweep; /* NULL: resident or not at all */
     pool *pool;                   /* for loading; NULL: one thread */
     enum { OFF_READ_AUTO, OFF_READ_CACHED, OFF_READ_DIRECT } read; /* AUTO: past the page cache when the files would not fit beside the slots */
+    uint64_t stall_ns_max;        /* a lease that waits longer for a drive is ERR_IO; 0: a minute */
     bool verify;                  /* what is read of a packed copy is held against its checksums; ERR_INVALID where there is none */
     enum off_io io;               /* how reads past the cache are made */
     void (*progress)(void *ctx, uint64_t done, uint64_t total); void *ctx; /* may be NULL; called on the opening thread */
@@ -93,6 +94,8 @@ struct off_weights_stats {
 };
 /* For people: one line a drive and way of reading, which files and how. */
 void off_weights_tell(const off_weights *w, void (*line)(void *ctx, const char *text), void *ctx);
+/* While a lease waits for a drive, after a second: may it end with ERR_AGAIN? Asked on the thread that leases. */
+void off_weights_patience(off_weights *w, bool (*hopeless)(void *ctx), void *ctx);
 /* The two below from any thread. What came from a drive of the catalog's directories; false: no such drive. */
 struct off_drive_stats { const char *dir, *reading; uint64_t bytes, reads, errors; };
 bool off_weights_drive(off_weights *w, uint32_t drive, struct off_drive_stats *out);

@@ -2,8 +2,10 @@
  * and through the engine; steps go on after reads that failed. */
 #include <errno.h>
 #include <pthread.h>
+#include <stdatomic.h>
 #include <unistd.h>
 
+#include "base/clock.h"
 #include "engine/engine.h"
 #include "engine/exec.h"
 #include "engine/kv.h"
@@ -285,6 +287,64 @@ START_TEST(elsewhere)
 }
 END_TEST
 
+/* A drive that does not answer: who has a deadline meets it, who is cancelled goes, and when it answers again all is well. */
+static atomic_bool stuck;
+static ssize_t stuck_pread(int fd, void *p, size_t n, off_t at)
+{
+    while (atomic_load(&stuck))
+        usleep(1000);
+    return pread(fd, p, n, at);
+}
+
+struct ends { pthread_mutex_t lock; pthread_cond_t cond; int finish[3]; };
+static void on_end(void *ctx, const struct eng_event *ev)
+{
+    struct ends *x = ctx;
+    if (ev->type != ENG_EV_DONE)
+        return;
+    pthread_mutex_lock(&x->lock);
+    x->finish[ev->id] = (int)ev->finish;
+    pthread_cond_broadcast(&x->cond);
+    pthread_mutex_unlock(&x->lock);
+}
+static int end_of(struct ends *x, int i)
+{
+    pthread_mutex_lock(&x->lock);
+    while (x->finish[i] < 0)
+        pthread_cond_wait(&x->cond, &x->lock);
+    pthread_mutex_unlock(&x->lock);
+    return x->finish[i];
+}
+
+START_TEST(stuck_drive)
+{
+    static struct box whole;
+    struct ends x = {PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER, {-1, -1, -1}};
+    struct eng_stats st;
+    eng_engine *g;
+    int32_t ids[10] = {5, 6, 7, 8, 9, 10, 11, 12, 13, 14};
+    generate(512u << 20, &whole, &st);
+    struct eng_config c = {.model_path = untied, .ctx = 128, .seqs = N, .threads = 2, .chunk = 16, .page_tokens = 16, .kv_type = KRN_F16, .queue_max = N, .io = OFF_IO_THREADS,
+                           .ram_max = st.activation_bytes + st.kv_bytes + st.weight_bytes * 6 / 10};
+    off_io_pread = stuck_pread;
+    OK(eng_open(&g, &c, on_end, &x, &e));
+    atomic_store(&stuck, true);
+    for (uint64_t i = 0; i < 2; i++) {
+        struct eng_request r = {.id = i, .ids = ids, .n_ids = 10, .max_tokens = 20, .ignore_eos = true, .sampling = {.top_p = 1}, .deadline_ns = i ? 0 : clock_now_ns() + 200 * NS_PER_MS};
+        OK(eng_submit(g, &r, &e));
+    }
+    ck_assert_int_eq(end_of(&x, 0), ENG_DEADLINE);
+    eng_cancel(g, 1);
+    ck_assert_int_eq(end_of(&x, 1), ENG_CANCELLED);
+    atomic_store(&stuck, false);
+    struct eng_request r = {.id = 2, .ids = ids, .n_ids = 10, .max_tokens = 20, .ignore_eos = true, .sampling = {.top_p = 1}};
+    OK(eng_submit(g, &r, &e));
+    ck_assert_int_eq(end_of(&x, 2), ENG_LENGTH);
+    eng_close(g);
+    off_io_pread = pread;
+}
+END_TEST
+
 int main(void)
 {
     Suite *s = suite_create("streamed");
@@ -295,6 +355,7 @@ int main(void)
     tcase_add_test(t, faults);
     tcase_add_test(t, served);
     tcase_add_test(t, elsewhere);
+    tcase_add_test(t, stuck_drive);
     suite_add_tcase(s, t);
     SRunner *r = srunner_create(s);
     srunner_run_all(r, CK_ENV);

@@ -2,6 +2,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <inttypes.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -124,11 +125,12 @@ static void check_rows(uint32_t r, const uint32_t *rows, uint32_t n)
 }
 
 static enum off_io io;
+static uint64_t stall_ns;
 static int open_at(off_weights **w, uint64_t ram, int read, struct err *e)
 {
     static struct off_sweep sweep;
     sweep = (struct off_sweep){uses, n_uses, ROWS};
-    struct off_weights_config cfg = {.ram_max = ram, .sweep = &sweep, .read = read, .io = io};
+    struct off_weights_config cfg = {.ram_max = ram, .sweep = &sweep, .read = read, .io = io, .stall_ns_max = stall_ns};
     return off_weights_open(w, cat, records, RECORDS, weights, T, &cfg, e);
 }
 
@@ -408,6 +410,46 @@ START_TEST(each_read_fails)
 }
 END_TEST
 
+/* A drive that does not answer: the lease waits as long as it may, then says so; the record comes when the drive does. */
+static atomic_bool stuck;
+static ssize_t stuck_pread(int fd, void *p, size_t n, off_t at)
+{
+    while (atomic_load(&stuck))
+        usleep(1000);
+    return pread(fd, p, n, at);
+}
+
+START_TEST(silent_drive)
+{
+    struct err e;
+    off_weights *w;
+    int rc = ERR_OK;
+    uint64_t ram = some();
+    stall_ns = 50000000;
+    io = OFF_IO_THREADS;
+    off_io_pread = stuck_pread;
+    ck_assert_msg(open_at(&w, ram, OFF_READ_DIRECT, &e) == ERR_OK, "%s", e.msg);
+    atomic_store(&stuck, true);
+    uint32_t r = 0;
+    while (rc == ERR_OK) { /* what was read ahead comes all the same */
+        r = 1 + r % (RECORDS - 1);
+        if ((rc = off_lease(w, r, &e)) == ERR_OK)
+            off_release(w, r);
+    }
+    ck_assert_msg(rc == ERR_IO && strstr(e.msg, "the drive has not given them"), "%s", e.msg);
+    ck_assert_ptr_null(weights[first_of(r)].data);
+    atomic_store(&stuck, false);
+    for (r = 1; r < RECORDS; r++) {
+        while (off_lease(w, r, &e) != ERR_OK) /* a busy machine may be that slow, too */
+            ck_assert_msg(strstr(e.msg, "the drive has not given them"), "%s", e.msg);
+        check_record(r);
+        off_release(w, r);
+    }
+    off_weights_close(w);
+    off_io_pread = pread;
+}
+END_TEST
+
 /* What is read is what is wanted, and edges: counted over sweeps of records of a MiB and more. */
 START_TEST(amplification)
 {
@@ -472,6 +514,7 @@ int main(void)
     tcase_add_loop_test(t, slow_reads, 0, 2);
     tcase_add_loop_test(t, each_read_fails, 0, WAYS);
     tcase_add_loop_test(t, amplification, 0, WAYS);
+    tcase_add_test(t, silent_drive);
     tcase_add_test(t, idle);
     suite_add_tcase(s, t);
     SRunner *r = srunner_create(s);
