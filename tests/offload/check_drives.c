@@ -169,6 +169,27 @@ START_TEST(fails_over)
 }
 END_TEST
 
+/* Other files take the names of the model's: what was opened is what is read. */
+START_TEST(replaced)
+{
+    off_catalog *c;
+    off_weights *w;
+    copy(0);
+    OK(open_model(&c, &w, ios[_i]));
+    sweep(w, 1);
+    for (int i = 0; i < SHARDS; i++) {
+        char path[256];
+        snprintf(path, sizeof path, "%s", mm_path(own, shard(i)));
+        mm_write(mm_path(own, "new"), "nothing", 7);
+        ck_assert_int_eq(rename(mm_path(own, "new"), path), 0);
+    }
+    sweep(w, 3);
+    ck_assert(!off_weights_failing(w));
+    off_weights_close(w);
+    off_catalog_close(c);
+}
+END_TEST
+
 /* All drives fail: leases say so and so does failing, which has them tried again. */
 START_TEST(recovers)
 {
@@ -208,6 +229,7 @@ int main(void)
     tcase_add_test(t, core);
     tcase_add_test(t, errors);
     tcase_add_loop_test(t, fails_over, 0, 2);
+    tcase_add_loop_test(t, replaced, 0, 2);
     tcase_add_test(t, recovers);
     suite_add_tcase(s, t);
     SRunner *r = srunner_create(s);
