@@ -10,7 +10,7 @@
 
 enum { T = 6, ROWS = 300, COLS = 2000, SHARDS = 3, SWEEPS = 6 };
 static const enum off_io ios[] = {OFF_IO_RING, OFF_IO_THREADS};
-static char *own, *other, names[T][8];
+static char *own, *other, names[T][16];
 static struct mm_tensor tensors[T];
 static struct off_span spans[T];
 static struct off_part parts[T];
