@@ -55,7 +55,7 @@ static void reopen(const struct krn_delta *d, const struct tile *t, uint32_t i0)
 }
 
 /* A head's rows lie a row of all heads apart, which no prefetcher foresees, and mostly a power of two, so that caches keep few of them:
- * those of row t are fetched shortly before their use. */
+ * those of row t are fetched shortly before their use, the values' while S is met. */
 static void foresee_keys(const struct krn_delta *d, uint32_t t)
 {
     for (size_t c = 0; c < d->dk && t < d->n; c += 16) {
@@ -111,21 +111,12 @@ static void meet(const struct krn_delta *d, struct tile *w, uint32_t n)
 static void rows(const struct krn_delta *d, struct tile *w, uint32_t i0, uint32_t i1, uint32_t t0)
 {
     uint32_t n = i1 - i0;
-    size_t dv = d->dv;
     take(d, w, i0, n, t0, i1 < T);
+    for (uint32_t m = 0; m < n; m++) foresee_values(d, t0 + m);
     meet(d, w, 2 * n);
-    for (uint32_t m = 0; m < n; m++) {
-        uint32_t i = i0 + m;
-        float *u = w->u + i * dv, *o = w->y + (n + m) * dv, *a = w->a + i * T;
-        foresee_values(d, t0 + m + AHEAD);
-        memcpy(u, d->v + (t0 + m) * d->v_stride, dv * sizeof *u);
-        d->ops->merge(u, w->y + m * dv, dv, 1, -1);
-        for (uint32_t j = 0; j < i; j++) a[j] = -a[j];
-        d->ops->mac(u, dv, NULL, a, T, 1, w->u, dv, i, d->dv);
-        d->ops->scale(u, u, dv, d->beta[(t0 + m) * d->beta_stride]);
-        d->ops->mac(o, dv, NULL, w->p + i * T, T, 1, w->u, dv, i + 1, d->dv);
-        memcpy(d->out + (t0 + m) * d->out_stride, o, dv * sizeof *o);
-    }
+    d->ops->solve(&(struct krn_solve){.u = w->u, .out = d->out + t0 * d->out_stride, .y = w->y, .a = w->a, .p = w->p, .v = d->v + t0 * d->v_stride,
+                                      .beta = d->beta + t0 * d->beta_stride, .out_stride = d->out_stride, .v_stride = d->v_stride, .beta_stride = d->beta_stride,
+                                      .i0 = i0, .n = n, .dv = d->dv});
 }
 
 void krn_delta_run(const struct krn_delta *d, float *scratch)

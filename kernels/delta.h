@@ -31,6 +31,10 @@ typedef void krn_mac_fn(float *out, size_t os, const float *scale, const float *
  * e, k, q: row i0, the next ones es, ks, qs floats on; a, p: row i0 of [16][16]. Entries beyond j = i are unspecified in kd, a, p; those
  * of kd must be numbers, and finite, before. */
 typedef void krn_keys_fn(float *kd, const float *e, size_t es, const float *k, size_t ks, const float *q, size_t qs, uint32_t i0, uint32_t n, uint32_t dk, float *a, float *p);
+/* Rows i0 .. i0 + n - 1 of a tile: u_i and o_i as above from y, n rows of w and then n of sum_d fma(q_i D, S_d), and from u_j of the rows
+ * before. u [16][dv]; a, p [16][16]; v, out, beta: row i0, the next ones so many floats on. */
+struct krn_solve { float *u, *out; const float *y, *a, *p, *v, *beta; size_t out_stride, v_stride, beta_stride; uint32_t i0, n, dv; };
+typedef void krn_solve_fn(const struct krn_solve *s);
 
 #define KRN_DELTA_DK_MAX 1024u
 /* One head of one sequence. */

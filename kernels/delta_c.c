@@ -45,6 +45,21 @@ void krn_keys_c(float *kd, const float *e, size_t es, const float *k, size_t ks,
     }
 }
 
+void krn_solve_c(const struct krn_solve *s)
+{
+    size_t dv = s->dv;
+    for (uint32_t r = 0; r < s->n; r++) {
+        const float *a = s->a + (s->i0 + r) * KRN_TILE, *p = s->p + (s->i0 + r) * KRN_TILE;
+        for (size_t c = 0; c < dv; c++) {
+            float u = s->v[r * s->v_stride + c] - s->y[r * dv + c], o = s->y[(s->n + r) * dv + c];
+            for (uint32_t j = 0; j < s->i0 + r; j++) u = fmaf(-a[j], s->u[j * dv + c], u);
+            s->u[(s->i0 + r) * dv + c] = u * s->beta[r * s->beta_stride];
+            for (uint32_t j = 0; j <= s->i0 + r; j++) o = fmaf(p[j], s->u[j * dv + c], o);
+            s->out[r * s->out_stride + c] = o;
+        }
+    }
+}
+
 static float dot16(const float *x, const float *w, size_t n)
 {
     float lane[16] = {0};

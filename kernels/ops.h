@@ -30,6 +30,7 @@ struct krn_ops {
     krn_decay_fn *decay;
     krn_mac_fn *mac;
     krn_keys_fn *keys;
+    krn_solve_fn *solve;
     krn_mix_fn *mix;
 };
 /* AUTO: the best this machine has. NULL: krn_isa_have(isa) is false. */
@@ -46,5 +47,6 @@ krn_conv_fn krn_conv_c, krn_conv_avx2, krn_conv_avx512;
 krn_decay_fn krn_decay_c, krn_decay_avx2, krn_decay_avx512;
 krn_mac_fn krn_mac_c, krn_mac_avx2, krn_mac_avx512;
 krn_keys_fn krn_keys_c, krn_keys_avx2, krn_keys_avx512;
+krn_solve_fn krn_solve_c, krn_solve_avx2, krn_solve_avx512;
 krn_mix_fn krn_mix_c, krn_mix_avx2, krn_mix_avx512;
 #endif

@@ -86,5 +86,5 @@ const struct krn_ops krn_ops_c = {
     .name = "c", .rmsnorm = rmsnorm_c, .l2norm = l2norm_c, .add = add_c, .mul = mul_c, .scale = scale_c, .softcap = softcap_c,
     .sigmoid = sigmoid_c, .silu = silu_c, .exp = exp_c, .tanh = tanh_c, .erf = erf_c, .glu = glu_c, .rope = rope_c,
     .scores = krn_scores_c, .soften = krn_soften_c, .weigh = krn_weigh_c, .untile = krn_untile_c, .merge = merge_c, .narrow = narrow_c,
-    .conv = krn_conv_c, .decay = krn_decay_c, .mac = krn_mac_c, .keys = krn_keys_c, .mix = krn_mix_c,
+    .conv = krn_conv_c, .decay = krn_decay_c, .mac = krn_mac_c, .keys = krn_keys_c, .solve = krn_solve_c, .mix = krn_mix_c,
 };

@@ -70,6 +70,8 @@ VF_INLINE vu vu_load(const float *p) { return _mm512_loadu_ps(p); }
 VF_INLINE void vu_store(float *p, vu a) { _mm512_storeu_ps(p, a); }
 VF_INLINE vu vu_mul(vu a, vu b) { return _mm512_mul_ps(a, b); }
 VF_INLINE vu vu_fma(vu a, vu b, vu c) { return _mm512_fmadd_ps(a, b, c); }
+VF_INLINE vu vu_fnma(vu a, vu b, vu c) { return _mm512_fnmadd_ps(a, b, c); } /* fma(-a, b, c) */
+VF_INLINE vu vu_sub(vu a, vu b) { return _mm512_sub_ps(a, b); }
 typedef __mmask16 vu_mask;
 VF_INLINE vu_mask vu_lane(int i) { return (vu_mask)(i >= 0 && i < 16 ? 1u << i : 0); } /* that one alone */
 VF_INLINE vu vu_select(vu_mask m, vu a, vu b) { return _mm512_mask_blend_ps(m, b, a); }
@@ -153,6 +155,8 @@ VF_INLINE vu vu_load(const float *p) { return _mm256_loadu_ps(p); }
 VF_INLINE void vu_store(float *p, vu a) { _mm256_storeu_ps(p, a); }
 VF_INLINE vu vu_mul(vu a, vu b) { return _mm256_mul_ps(a, b); }
 VF_INLINE vu vu_fma(vu a, vu b, vu c) { return _mm256_fmadd_ps(a, b, c); }
+VF_INLINE vu vu_fnma(vu a, vu b, vu c) { return _mm256_fnmadd_ps(a, b, c); }
+VF_INLINE vu vu_sub(vu a, vu b) { return _mm256_sub_ps(a, b); }
 typedef __m256 vu_mask;
 VF_INLINE vu_mask vu_lane(int i) { return vf_range_half(i, i + 1, 0); }
 VF_INLINE vu vu_select(vu_mask m, vu a, vu b) { return _mm256_blendv_ps(b, a, m); }
