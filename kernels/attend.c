@@ -2,15 +2,15 @@
  *
  * The arithmetic of a row is fixed by attend.h alone; everything here (row blocks, splits, slots) only decides who does it.
  * An item is a block of rows of one sequence; a unit is an item for one KV head, so the heads that share keys share loads.
- * When a step has too few units for its threads and sequences are long (decode), items are split by segments, or by spans of
- * segments when there are many; each unit leaves its partial result in a slot and the last one of a set merges them. */
+ * An item that is much of a step's work (a decode far into a sequence, alone, with its drafts or beside short ones) is split by segments,
+ * or by spans of segments when there are many; each unit leaves its partial result in a slot and the last one of a set merges them. */
 #include <assert.h>
 #include <stdatomic.h>
 #include "kernels/mathf.h"
 #include "kernels/ops.h"
 
 #define SEG KRN_ATTEND_SEGMENT
-#define SPLIT_QUERIES 8u   /* items with more (row, head) pairs are prefill: rows alone give enough units */
+#define SPLIT_QUERIES 8u   /* (row, head) pairs that the room for partial results is made for: more of them are split into fewer parts */
 #define RUN 64u            /* keys whose latent values lie turned around, token by token, while all queries of a batch use them */
 #define SPLIT_SEGMENTS 64u /* up to this many segments are split one by one, beyond it by spans */
 
@@ -27,8 +27,10 @@ size_t krn_attend_scratch(uint32_t group, uint32_t dim, uint32_t dim_v, bool lat
 {
     return (size_t)queries_max(group) * ((size_t)dim + SEG + 3 * ((size_t)dim_v + 2)) + 256 + (latent ? (size_t)RUN * dim_v : 0);
 }
-size_t krn_attend_slot_floats(uint32_t group, uint32_t dim_v) { return (size_t)most(group, SPLIT_QUERIES) * ((size_t)dim_v + 2); }
-uint32_t krn_attend_slots_max(const struct krn_attend *a, unsigned threads) { return threads > 1 ? 4 * SPLIT_SEGMENTS * a->kv_heads : 0; }
+size_t krn_attend_slot_floats(const struct krn_attend *a, unsigned threads)
+{
+    return threads > 1 ? (size_t)4 * SPLIT_SEGMENTS * a->kv_heads * most(a->heads / a->kv_heads, SPLIT_QUERIES) * ((size_t)a->dim_v + 2) : 0;
+}
 uint32_t krn_attend_items_max(uint32_t rows_max, unsigned threads) { return rows_max + (threads > 1 ? 4 * SPLIT_SEGMENTS : 0); }
 
 static void segments_of(const struct krn_attend *a, struct krn_attend_item *it)
@@ -59,35 +61,48 @@ static uint32_t parts_of(const struct krn_attend_item *it)
     uint32_t segs = it->seg1 - it->seg0, span = KRN_ATTEND_SPAN / SEG;
     return segs <= SPLIT_SEGMENTS ? segs : (it->seg1 - 1) / span - it->seg0 / span + 1;
 }
+static uint64_t cost_of(const struct krn_attend_item *it) { return (uint64_t)it->n_rows * (it->seg1 - it->seg0); }
+static size_t part_floats(const struct krn_attend *a, uint32_t n_rows) { return (size_t)n_rows * (a->heads / a->kv_heads) * ((size_t)a->dim_v + 2); }
 
-void krn_attend_cut(const struct krn_attend *a, struct krn_attend_work *w, uint32_t max, uint32_t slots, unsigned threads)
+/* Marks the items that are split: those of which a unit is more than an eighth of what a thread has to do, while there is room. Returns
+ * how many items that makes. */
+static uint32_t mark_parts(const struct krn_attend *a, struct krn_attend_item *it, uint32_t n, uint32_t max, size_t slot_floats, unsigned threads)
 {
-    uint32_t group = a->heads / a->kv_heads, n = cut_rows(a, w->items, max), parts = 0;
-    w->n_items = n;
-    w->split = false;
-    if (threads < 2 || (uint64_t)n * a->kv_heads >= 8ull * threads) return;
+    uint64_t total = 0;
+    uint32_t items = n;
+    size_t used = 0;
+    for (uint32_t i = 0; i < n; i++) total += cost_of(&it[i]);
     for (uint32_t i = 0; i < n; i++) {
-        if (w->items[i].n_rows * group > most(group, SPLIT_QUERIES)) return;
-        parts += parts_of(&w->items[i]);
+        uint32_t k = parts_of(&it[i]);
+        size_t floats = (size_t)k * a->kv_heads * part_floats(a, it[i].n_rows);
+        if (k < 2 || cost_of(&it[i]) * 8 * threads <= total * a->kv_heads || k - 1 > max - items || floats > slot_floats - used) continue;
+        it[i].n_items = k;
+        it[i].slot = used;
+        used += floats;
+        items += k - 1;
     }
-    if (parts == n || (uint64_t)parts * a->kv_heads > slots || parts > max) return;
+    return items;
+}
+
+void krn_attend_cut(const struct krn_attend *a, struct krn_attend_work *w, uint32_t max, size_t slot_floats, unsigned threads)
+{
+    const uint32_t n = cut_rows(a, w->items, max), items = threads > 1 ? mark_parts(a, w->items, n, max, slot_floats, threads) : n;
+    w->n_items = items;
+    w->split = items > n;
     /* Backwards, so that an item's parts never overwrite one that is still to be split. */
-    for (uint32_t i = n, end = parts; i-- > 0;) {
+    for (uint32_t i = n, end = items; w->split && i-- > 0;) {
         struct krn_attend_item it = w->items[i];
-        uint32_t k = parts_of(&it), span = KRN_ATTEND_SPAN / SEG;
-        bool singly = k == it.seg1 - it.seg0;
+        const uint32_t k = it.n_items, span = KRN_ATTEND_SPAN / SEG, stop = it.seg1;
+        const bool singly = k == it.seg1 - it.seg0;
         end -= k;
         it.first = end;
-        it.n_items = k;
-        for (uint32_t j = 0, seg = it.seg0, stop = it.seg1; j < k; j++) {
+        for (uint32_t j = 0, seg = it.seg0; j < k; j++) {
             it.seg0 = seg;
-            it.seg1 = seg = singly ? seg + 1 : least(stop, (seg / span + 1) * span);
-            it.slot = (end + j) * a->kv_heads;
+            it.seg1 = seg = k == 1 ? stop : singly ? seg + 1 : least(stop, (seg / span + 1) * span);
             w->items[end + j] = it;
+            it.slot += a->kv_heads * part_floats(a, it.n_rows);
         }
     }
-    w->n_items = parts;
-    w->split = true;
 }
 
 /* ---- merging --------------------------------------------------------------------------------------------------------- */
@@ -233,13 +248,13 @@ static void finish(const struct unit *u)
 static void merge_set(struct unit *u, const struct krn_attend_work *w, float *slots)
 {
     const struct krn_attend *a = u->a;
-    size_t size = krn_attend_slot_floats(u->group, a->dim_v);
+    size_t size = part_floats(a, u->it.n_rows);
     uint32_t span = KRN_ATTEND_SPAN / SEG;
     empty(u->total, u->nq);
     empty(u->span, u->nq);
     for (uint32_t k = 0; k < u->it.n_items; k++) {
         const struct krn_attend_item *it = &w->items[u->it.first + k];
-        float *p = slots + (it->slot + u->kv_head) * size;
+        float *p = slots + it->slot + u->kv_head * size;
         merge_all(a->ops, u->span, carve(&p, u->nq, a->dim_v), u->nq, a->dim_v);
         if (k + 1 == u->it.n_items || it[1].seg0 / span != it->seg0 / span) {
             merge_all(a->ops, u->total, u->span, u->nq, a->dim_v);
@@ -272,8 +287,8 @@ void krn_attend_run(const struct krn_attend *a, const struct krn_attend_work *w,
         }
     }
     if (u.it.n_items > 1) {
-        float *slot = slots + (u.it.slot + u.kv_head) * krn_attend_slot_floats(u.group, a->dim_v);
-        memcpy(slot, u.total.m, u.nq * ((size_t)a->dim_v + 2) * sizeof *slot);
+        const size_t size = part_floats(a, u.it.n_rows);
+        memcpy(slots + u.it.slot + u.kv_head * size, u.total.m, size * sizeof *slots);
         _Atomic uint32_t *count = &left[(size_t)u.it.first * a->kv_heads + u.kv_head];
         if (atomic_fetch_add_explicit(count, 1, memory_order_acq_rel) + 1 < u.it.n_items) return;
         atomic_store_explicit(count, 0, memory_order_relaxed); /* ready for the next step */

@@ -57,19 +57,19 @@ struct krn_attend {
 struct krn_attend_item {
     uint32_t seq, row0, n_rows;      /* rows relative to the sequence's first */
     uint32_t seg0, seg1;             /* absolute segments */
-    uint32_t slot, first, n_items;   /* split items: partial results of KV head 0; first item of the set, and its size */
+    uint32_t first, n_items;         /* split items: first item of the set, and its size */
+    size_t slot;                     /* and where its partial results lie: floats ahead of KV head 0's */
 };
 struct krn_attend_work {
     struct krn_attend_item *items; uint32_t n_items;
-    bool split;                      /* the items of a set are merged by whoever ends last */
+    bool split;                      /* some sets have several items, merged by whoever ends last */
 };
-/* Fills w->items (room for `max` of them) from the step; slots bounds the partial results of a split. Pure. */
-void krn_attend_cut(const struct krn_attend *a, struct krn_attend_work *w, uint32_t max, uint32_t slots, unsigned threads);
+/* Fills w->items (room for `max` of them) from the step; slot_floats bounds the partial results of what is split. Pure. */
+void krn_attend_cut(const struct krn_attend *a, struct krn_attend_work *w, uint32_t max, size_t slot_floats, unsigned threads);
 uint32_t krn_attend_items_max(uint32_t rows_max, unsigned threads);
-uint32_t krn_attend_slots_max(const struct krn_attend *a, unsigned threads);
-/* Floats of scratch a worker needs, and of one slot. */
+/* Floats of partial results; of scratch a worker needs. */
+size_t krn_attend_slot_floats(const struct krn_attend *a, unsigned threads);
 size_t krn_attend_scratch(uint32_t group, uint32_t dim, uint32_t dim_v, bool latent);
-size_t krn_attend_slot_floats(uint32_t group, uint32_t dim_v);
 /* Runs unit u of w->n_items * kv_heads. left: one counter per (set, KV head), all zero before the step. */
 void krn_attend_run(const struct krn_attend *a, const struct krn_attend_work *w, uint32_t unit, float *scratch, float *slots, _Atomic uint32_t *left);
 /* Stores k, v of one row (token at pos of sequence seq) into its page. k, v: [kv_heads][dim], heads k_head, v_head apart. */

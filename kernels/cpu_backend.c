@@ -217,7 +217,7 @@ static int prepare_attention(krn_backend *b, krn_list *l, const struct krn_step 
         done |= 1u << x->geometry;
         if ((rc = check_tables(g, s, e))) break;
         struct krn_attend a = cpu_attend_of(b, x);
-        krn_attend_cut(&a, &g->work, g->items_max, g->slots_max, b->cfg.threads);
+        krn_attend_cut(&a, &g->work, g->items_max, g->slot_floats, b->cfg.threads);
     }
     return rc;
 }

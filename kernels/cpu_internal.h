@@ -54,7 +54,8 @@ struct cpu_geometry {
     uint32_t state, heads, kv_heads, dim, dim_v, window;
     bool latent;                   /* kv_heads: groups of heads, all on the page's one key */
     struct krn_attend_work work;
-    uint32_t items_max, slots_max;
+    uint32_t items_max;
+    size_t slot_floats;            /* room for partial results */
     _Atomic uint32_t *left;        /* [items_max * kv_heads] */
 };
 #define CPU_GEOMETRIES 16

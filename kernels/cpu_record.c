@@ -231,19 +231,18 @@ static int geometry_of(struct rec *r, struct cpu_geometry g, uint32_t *index)
     if (b->n_geometries == CPU_GEOMETRIES) return bad(r, "more than 16 kinds of attention in one model");
     struct krn_attend a = {.heads = g.heads, .kv_heads = g.kv_heads, .dim = g.dim, .dim_v = g.dim_v};
     g.items_max = krn_attend_items_max(b->cfg.rows_max[0], b->cfg.threads);
-    g.slots_max = krn_attend_slots_max(&a, b->cfg.threads);
-    size_t slot_floats = g.slots_max * krn_attend_slot_floats(g.heads / g.kv_heads, g.dim_v);
+    g.slot_floats = krn_attend_slot_floats(&a, b->cfg.threads);
     g.work.items = calloc(g.items_max, sizeof *g.work.items);
     g.left = calloc((size_t)g.items_max * g.kv_heads, sizeof *g.left);
-    if (g.work.items && g.left && slot_floats > b->slots_floats) {
+    if (g.work.items && g.left && g.slot_floats > b->slots_floats) {
         free(b->slots);
         b->slots_floats = 0;
-        if ((b->slots = malloc(slot_floats * sizeof *b->slots))) b->slots_floats = slot_floats;
+        if ((b->slots = malloc(g.slot_floats * sizeof *b->slots))) b->slots_floats = g.slot_floats;
     }
-    if (!g.work.items || !g.left || slot_floats > b->slots_floats) {
+    if (!g.work.items || !g.left || g.slot_floats > b->slots_floats) {
         free(g.work.items);
         free((void *)g.left);
-        return err_set(r->e, ERR_NOMEM, "attention scratch of %zu bytes", slot_floats * sizeof *b->slots);
+        return err_set(r->e, ERR_NOMEM, "attention scratch of %zu bytes", g.slot_floats * sizeof *b->slots);
     }
     *index = b->n_geometries++;
     b->geometry[*index] = g;

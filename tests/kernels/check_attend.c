@@ -67,10 +67,11 @@ static void compute(const struct shape *s, const struct way *way, const struct d
     struct krn_attend a = {.ops = way->ops, .q_stride = qw, .out_stride = ow, .q_head = s->dim, .out_head = s->dim_v, .heads = s->heads, .kv_heads = s->kv_heads,
                            .dim = s->dim, .dim_v = s->dim_v, .layer = 1, .window = s->window, .scale = s->scale, .softcap = s->softcap,
                            .sinks = s->sinks ? d->sinks : NULL, .seqs = w.seqs, .n_seqs = n_seqs, .pages = &w.pages};
-    uint32_t rows_max = way->chunk * n_seqs, items_max = krn_attend_items_max(rows_max, way->threads), slots = krn_attend_slots_max(&a, way->threads);
+    uint32_t rows_max = way->chunk * n_seqs, items_max = krn_attend_items_max(rows_max, way->threads);
+    size_t slots = krn_attend_slot_floats(&a, way->threads);
     struct krn_attend_work work = {.items = calloc(items_max, sizeof *work.items)};
     float *scratch = malloc(krn_attend_scratch(group, s->dim, s->dim_v, false) * sizeof *scratch);
-    float *slot = malloc((slots * krn_attend_slot_floats(group, s->dim_v) + 1) * sizeof *slot);
+    float *slot = malloc((slots + 1) * sizeof *slot);
     _Atomic uint32_t *left = calloc(items_max * s->kv_heads, sizeof *left);
     float *q = calloc(rows_max * qw, sizeof *q), *o = calloc(rows_max * ow, sizeof *o);
 
@@ -189,25 +190,28 @@ START_TEST(same_bits)
 }
 END_TEST
 
-/* A decode far into a long sequence: split by segments, or beyond 64 of them by spans; the bits stay those of one thread. */
+/* A decode far into a long sequence, of one row or with drafts: split by segments, or beyond 64 of them by spans; the bits stay those of
+ * one thread. */
 START_TEST(long_split)
 {
     const struct shape s = {4, 2, 16, 16, 0, 0.25f, 0, true, KRN_F16, 0};
     const uint32_t lengths[] = {513, 5000, 20000, 40000, 70000};
-    for (unsigned i = 0; i < 5; i++) {
+    for (unsigned i = 0; i < 10; i++) {
+        const uint32_t rows = i % 2 ? 5 : 1;
         struct shape t = s;
         struct world w;
         struct way way = {1, 64, 8, rows_fast(0) ? rows_fast(0) : krn_ops_get(KRN_ISA_C), 0};
-        t.n = lengths[i];
+        t.n = lengths[i / 2];
         struct data d = make(&t, i);
         open_world(&w, &t, &way, 1);
-        struct krn_attend a = {.ops = way.ops, .q = d.q, .heads = 4, .kv_heads = 2, .dim = 16, .dim_v = 16, .q_head = 16, .out_head = 16, .scale = 0.25f,
-                               .sinks = d.sinks, .seqs = w.seqs, .n_seqs = 1, .pages = &w.pages};
+        struct krn_attend a = {.ops = way.ops, .q = d.q, .heads = 4, .kv_heads = 2, .dim = 16, .dim_v = 16, .q_head = 16, .out_head = 16, .q_stride = 64, .out_stride = 64,
+                               .scale = 0.25f, .sinks = d.sinks, .seqs = w.seqs, .n_seqs = 1, .pages = &w.pages};
         for (uint32_t p = 0; p < t.n; p++) krn_attend_store(&a, 0, p, d.k + p * 32, 16, d.v + p * 32, 16);
-        w.seqs[0] = (struct krn_seq){0, 1, t.n - 1, false};
-        float *scratch = malloc(krn_attend_scratch(2, 16, 16, false) * sizeof *scratch), one[64], many[64];
-        uint32_t slots = krn_attend_slots_max(&a, 8), max = krn_attend_items_max(1, 8);
-        float *slot = malloc(slots * krn_attend_slot_floats(2, 16) * sizeof *slot);
+        w.seqs[0] = (struct krn_seq){0, rows, t.n - rows, false};
+        float *scratch = malloc(krn_attend_scratch(2, 16, 16, false) * sizeof *scratch), one[5 * 64], many[5 * 64];
+        size_t slots = krn_attend_slot_floats(&a, 8);
+        uint32_t max = krn_attend_items_max(rows, 8);
+        float *slot = malloc(slots * sizeof *slot);
         struct krn_attend_work work = {.items = calloc(max, sizeof *work.items)};
         _Atomic uint32_t *left = calloc(max * 2, sizeof *left);
         a.out = one;
@@ -220,7 +224,7 @@ START_TEST(long_split)
         ck_assert(work.split);
         ck_assert_uint_eq(work.n_items, segments <= 64 ? segments : spans);
         for (uint32_t u = 0, n = work.n_items * 2; u < n; u++) krn_attend_run(&a, &work, (u * 11 + 3) % n, scratch, slot, left);
-        ck_assert(rows_equal(one, many, 64));
+        ck_assert(rows_equal(one, many, rows * 64));
         free((void *)left);
         free(work.items);
         free(slot);
@@ -229,6 +233,30 @@ START_TEST(long_split)
         free(w.pages.pool);
         drop(d);
     }
+}
+END_TEST
+
+/* What is much of a step's work is split, what stands beside it is not; without room nothing is. */
+START_TEST(cut_by_work)
+{
+    const struct krn_seq seqs[] = {{0, 1, 30, false}, {1, 1, 20 * KRN_ATTEND_SEGMENT - 1, false}, {2, 3, 2 * KRN_ATTEND_SEGMENT, false}};
+    const struct krn_attend a = {.heads = 4, .kv_heads = 2, .dim = 16, .dim_v = 16, .seqs = seqs, .n_seqs = 3};
+    struct krn_attend_item items[64];
+    struct krn_attend_work w = {.items = items};
+    krn_attend_cut(&a, &w, 64, krn_attend_slot_floats(&a, 2), 2);
+    ck_assert(w.split && w.n_items == 1 + 20 + 3);
+    ck_assert(items[0].n_items == 1 && items[0].first == 0 && items[0].seg1 == 1);
+    for (uint32_t i = 1; i < 24; i++) {
+        uint32_t first = i < 21 ? 1 : 21, rows = i < 21 ? 1 : 3;
+        ck_assert(items[i].first == first && items[i].n_items == (i < 21 ? 20 : 3) && items[i].seg0 == i - first && items[i].seg1 == i - first + 1);
+        ck_assert_uint_eq(items[i].slot, first == 1 ? (i - 1) * 2 * 2 * 18 : 20 * 2 * 2 * 18 + (i - 21) * 2 * rows * 2 * 18);
+    }
+    krn_attend_cut(&a, &w, 22, krn_attend_slot_floats(&a, 2), 2); /* items for the longer one only */
+    ck_assert(w.split && w.n_items == 22 && items[21].n_items == 1 && items[21].first == 21 && items[21].seg1 == 3);
+    krn_attend_cut(&a, &w, 64, 3 * 2 * 6 * 18, 2); /* floats for the shorter one only */
+    ck_assert(w.split && w.n_items == 5 && items[1].n_items == 1 && items[2].n_items == 3 && items[2].slot == 0);
+    krn_attend_cut(&a, &w, 64, 0, 2);
+    ck_assert(!w.split && w.n_items == 3);
 }
 END_TEST
 
@@ -282,4 +310,4 @@ START_TEST(limits)
 }
 END_TEST
 
-SUITE("kernels", "attend", core, same_bits, long_split, known, limits)
+SUITE("kernels", "attend", core, same_bits, long_split, cut_by_work, known, limits)
