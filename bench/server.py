@@ -1,5 +1,5 @@
 """Sluice beside llama-server as servers: aggregate decode, a long prompt beside running streams, time to ready, memory. See server.sh."""
-import argparse, json, os, re, selectors, signal, socket, statistics, subprocess, time
+import argparse, json, mmap, os, re, selectors, signal, socket, statistics, subprocess, time
 
 WORDS = "amber river stone cloud ember forest signal harbor meadow copper lantern winter garden marble violet anchor".split()
 STUCK_S = 60  # a stream without a byte for so long has failed
@@ -63,6 +63,16 @@ def free_port():
     with socket.socket() as s:
         s.bind(("127.0.0.1", 0))
         return s.getsockname()[1]
+
+
+def touch(n):
+    """Touches and frees n bytes. A virtual machine's host may take free memory away, and then whoever uses it next waits for the host: seconds a
+    gigabyte, which say nothing of the program."""
+    with mmap.mmap(-1, n) as m:
+        m.madvise(mmap.MADV_HUGEPAGE)
+        for at in range(0, n, 1 << 20):
+            m[at] = 1
+            m[at:min(at + (1 << 20), n):4096] = bytes(len(range(at, min(at + (1 << 20), n), 4096)))
 
 
 class Stream:
@@ -168,13 +178,13 @@ def main():
     p.add_argument("--n8", type=int, default=96)
     p.add_argument("--n32", type=int, default=64)
     p.add_argument("--long-n", type=int, default=96)
-    p.add_argument("--words", type=int, default=560)
-    p.add_argument("--only", default="ready,8,32,beside,memory")
+    p.add_argument("--words", type=int, default=980)
+    p.add_argument("--only", default="ready,fresh,8,32,beside,memory")
     p.add_argument("--flags", default="", help="further flags of sluice serve")
     a = p.parse_args()
     only, state, log = a.only.split(","), os.environ["BENCH_STATE"], open(os.environ["BENCH_LOG"], "ab")
-    if not set(only) <= {"ready", "8", "32", "beside", "memory"}:
-        raise SystemExit(f"ONLY={a.only}: expected some of ready,8,32,beside,memory")
+    if not set(only) <= {"ready", "fresh", "8", "32", "beside", "memory"}:
+        raise SystemExit(f"ONLY={a.only}: expected some of ready,fresh,8,32,beside,memory")
 
     def sluice(model, seqs, ctx):
         return Server("sluice", ["build/sluice", "serve", "-m", model, "--alias", "bench", "--no-tls", "--port", "{port}", "--state", state, "--api-key", "bench-key",
@@ -226,7 +236,12 @@ def main():
 
     for r in range(a.rounds):
         for start in (sluice, peer) if r % 2 == 0 else (peer, sluice):
+            if "ready" in only:
+                touch(2 * os.path.getsize(a.ready_model or a.model) + (512 << 20))
             part("ready", start, a.ready_model or a.model, 1, 4096, lambda s: note("ready, s", s, s.ready))
+            if "fresh" in only:
+                time.sleep(5)
+            part("fresh", start, a.ready_model or a.model, 1, 4096, lambda s: note("ready, memory as the host gives it, s", s, s.ready))
             part("8", start, a.model, 8, 4096, eight)
             part("beside", start, a.model, 9, 4096, long_prompt)
             part("32", start, a.model, 32, 1024, many)

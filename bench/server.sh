@@ -2,7 +2,8 @@
 # Sluice beside llama-server, interleaved rounds, ratios as min/median/max (docs/measured.md has the bars). Each server has its own
 # prefix cache on, and as many sequences (-np) as there are streams.
 #   bench/server.sh MODEL.gguf [READY_MODEL.gguf]       READY_MODEL: whose start is timed (default: MODEL); its file cache is warmed first
-#   ONLY=ready,8,32,beside,memory   parts: start to ready; aggregate decode of 8 and of 32 streams; a 2k-token prompt that meets 8 decoding
+#   ONLY=ready,fresh,8,32,beside,memory   parts: start to ready, with free memory that was in use a moment ago, and with memory as it is after
+#                                   five idle seconds (a virtual machine's host may have taken it away: seconds a gigabyte to have it back); aggregate decode of 8 and of 32 streams; a 2k-token prompt that meets 8 decoding
 #                                   streams: its first token, and their worst gap meanwhile; the engine's memory over what it planned
 #   ROUNDS=3 THREADS=2 FLAGS='--draft off'   FLAGS go to sluice serve
 # All parts take about four minutes for a model of 100 MB. llama-server: PEER_SERVER, or the build that bench/peer.sh made. Needs python3.
@@ -18,4 +19,4 @@ tmp=$(mktemp -d)
 trap 'rm -rf "$tmp"' EXIT
 cat "$model" "$ready" > /dev/null
 BENCH_STATE=$tmp/state BENCH_LOG=$tmp/log python3 bench/server.py "$model" "$peer" --ready-model "$ready" --rounds "${ROUNDS:-3}" --threads "${THREADS:-2}" \
-    --only "${ONLY:-ready,8,32,beside,memory}" --flags="${FLAGS:-}" || { tail -n 20 "$tmp/log" >&2; exit 3; }
+    --only "${ONLY:-ready,fresh,8,32,beside,memory}" --flags="${FLAGS:-}" || { tail -n 20 "$tmp/log" >&2; exit 3; }
