@@ -97,9 +97,9 @@ static int raw_bytes(eng_tok *t, struct err *e)
     int rc = map_init(&t->by_raw, d->n_used, e);
     if (rc)
         return rc;
-    if (!(t->raw = calloc(d->n_ids, sizeof *t->raw)))
-        return err_set(e, ERR_NOMEM, "tokenizer: %u pieces", d->n_ids);
     buf_init(&t->raw_pool, d->pool.len + 1);
+    if (!(t->raw = calloc(d->n_ids, sizeof *t->raw)) || !buf_reserve(&t->raw_pool, 1)) /* an empty piece has an address too */
+        return err_set(e, ERR_NOMEM, "tokenizer: %u pieces", d->n_ids);
     for (uint32_t id = 0; id < d->n_ids; id++) {
         const struct tok_piece *p = &d->pieces[id];
         const char *s = d->pool.data + p->off;
