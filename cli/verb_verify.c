@@ -9,7 +9,7 @@
 #include "engine/tok_verify.h"
 #include "engine/verify.h"
 
-struct verify_flags { const char *ref, *text, *tokenizer, *golden, *tmpl, *cases; int64_t only; };
+struct verify_flags { const char *ref, *text, *tokenizer, *golden, *tmpl, *cases, *write_ref; int64_t only; bool json; };
 enum { ALL, LAYERS, TEXT, OPERATORS };
 static const char *const parts[] = {"all", "layers", "text", "operators", NULL};
 #define AT(f) offsetof(struct verify_flags, f)
@@ -17,18 +17,31 @@ static const struct cli_flag flags[] = {
     {{"ref", CONF_STR, AT(ref), 0, 0, NULL}, NULL, "DIR", "reference folder or goldens file (default MODEL/reference)"},
     {{"text", CONF_STR, AT(text), 0, 0, NULL}, NULL, "FILE", "perplexity of a text as served beside f32 (with --ref: after it)"},
     {{"only", CONF_ENUM, AT(only), 0, 0, parts}, NULL, "WHAT", "layers, text, or operators (those need no MODEL)"},
+    {{"write-ref", CONF_STR, AT(write_ref), 0, 0, NULL}, NULL, "DIR", "freeze what this build computes (with --text: its beginning as the long prompt); --ref DIR checks it later"},
+    {{"json", CONF_BOOL, AT(json), 0, 0, NULL}, NULL, NULL, "one JSON document"},
     {{"tokenizer", CONF_STR, AT(tokenizer), 0, 0, NULL}, NULL, "FILE", "check a tokenizer instead (with --golden)"},
     {{"golden", CONF_STR, AT(golden), 0, 0, NULL}, NULL, "FILE", "golden ids of the tokenizer"},
     {{"template", CONF_STR, AT(tmpl), 0, 0, NULL}, NULL, "FILE", "check a chat template instead (with --cases)"},
     {{"cases", CONF_STR, AT(cases), 0, 0, NULL}, NULL, "FILE", "golden renderings; without --template, cases with templates of their own"},
 };
 
+static void head(const struct verify_flags *f)
+{
+    if (f->json)
+        printf("{\"checks\":[");
+    else
+        printf("%-44s %10s %10s\n", "check", "error", "tolerance");
+}
+
 static int verify_model(const struct verify_flags *f, const struct eng_config *c, unsigned *passed, unsigned *failed, struct err *e)
 {
     static const unsigned what[] = {ENG_VERIFY_ALL, ENG_VERIFY_LAYERS, ENG_VERIFY_TEXT};
-    struct eng_verify v = {.c = *c, .ref = f->ref, .what = what[f->only], .out = stdout};
-    printf("%-44s %10s %10s\n", "check", "error", "tolerance");
-    int rc = f->text && !f->ref ? ERR_OK : eng_verify_run(&v, e);
+    struct eng_verify v = {.c = *c, .ref = f->ref, .what = what[f->only], .out = stdout, .json = f->json};
+    int rc;
+    if (f->write_ref)
+        return eng_verify_write(&v, f->write_ref, f->text, e);
+    head(f);
+    rc = f->text && !f->ref ? ERR_OK : eng_verify_run(&v, e);
     if (!rc && f->text)
         rc = eng_verify_text(&v, f->text, e);
     *passed = v.passed;
@@ -50,7 +63,9 @@ int verb_verify(int argc, char **argv)
     struct eng_config c;
     unsigned passed = 0, failed = 0;
     arena_init(&a, 1u << 20);
-    int rc = cli_parse(argc, argv, "MODEL [--ref DIR] [--text FILE] [flags], or --tokenizer FILE --golden FILE, or --template FILE --cases FILE", tables, words, 1, &n_words, &helped, &a, &e);
+    int rc = cli_parse(argc, argv, "MODEL [--ref DIR | --write-ref DIR] [--text FILE] [flags], or --only operators, or --tokenizer FILE --golden FILE, or --template FILE --cases FILE", tables, words, 1, &n_words, &helped, &a, &e);
+    if (!rc && !helped && f.json && (f.tokenizer || f.golden || f.tmpl || f.cases))
+        rc = err_set(&e, ERR_INVALID, "--json is for models and operators");
     if (!rc && !helped && (f.tokenizer || f.golden)) {
         if (!f.tokenizer || !f.golden || n_words)
             rc = err_set(&e, ERR_INVALID, "--tokenizer FILE and --golden FILE go together, without a model");
@@ -66,8 +81,8 @@ int verb_verify(int argc, char **argv)
         else
             rc = eng_template_verify(f.tmpl, f.cases, stdout, &passed, &failed, &e);
     } else if (!rc && !helped && f.only == OPERATORS) {
-        struct eng_verify v = {.out = stdout};
-        printf("%-76s %10s %10s\n", "check", "error", "tolerance");
+        struct eng_verify v = {.out = stdout, .json = f.json};
+        head(&f);
         rc = n_words ? err_set(&e, ERR_INVALID, "operators are looked at without a model") : eng_verify_operators(&v, f.ref, &e);
         passed = v.passed;
         failed = v.failed;
@@ -82,6 +97,8 @@ int verb_verify(int argc, char **argv)
         return CLI_OK;
     if (rc)
         return cli_fail("verify", &e);
-    printf("%u passed, %u failed\n", passed, failed);
+    if (f.write_ref)
+        return CLI_OK;
+    printf(f.json ? "],\"passed\":%u,\"failed\":%u}\n" : "%u passed, %u failed\n", passed, failed);
     return failed || !passed ? CLI_NO : CLI_OK;
 }

@@ -13,7 +13,17 @@
 void eng_verify_line(struct eng_verify *v, const char *name, double error, double tolerance)
 {
     bool ok = error <= tolerance; /* NaN fails */
-    fprintf(v->out, "%-44s %10.3g %10.3g  %s\n", name, error, tolerance, ok ? "ok" : "FAILED");
+    if (v->json) {
+        struct buf b;
+        buf_init(&b, 1u << 16);
+        json_put_cstr(&b, name);
+        fprintf(v->out, "%s\n{\"check\":%s,\"error\":", v->passed + v->failed ? "," : "", b.data ? b.data : "\"\"");
+        fprintf(v->out, isfinite(error) ? "%.6g" : "null", error);
+        fprintf(v->out, ",\"tolerance\":%.6g,\"ok\":%s}", tolerance, ok ? "true" : "false");
+        buf_free(&b);
+    } else {
+        fprintf(v->out, "%-44s %10.3g %10.3g  %s\n", name, error, tolerance, ok ? "ok" : "FAILED");
+    }
     if (ok)
         v->passed++;
     else
@@ -65,7 +75,7 @@ static uint32_t rows_wanted(const struct eng_verify_run *r, uint32_t n)
     static const char *const names[] = {"logits", "final_norm"};
     uint32_t most = 1;
     if (!r->acts)
-        return n;
+        return r->keep && r->keep < n ? r->keep : n;
     for (size_t i = 0; i < 2; i++) {
         char full[256];
         snprintf(full, sizeof full, "%s.%s", r->prompt, names[i]);
@@ -77,7 +87,7 @@ static uint32_t rows_wanted(const struct eng_verify_run *r, uint32_t n)
 }
 
 /* Runs the prompt in chunks; the rows that are looked at are picked. */
-static int run_prompt(struct eng_verify_run *r, const int32_t *ids, uint32_t n, struct err *e)
+int eng_verify_prompt(struct eng_verify_run *r, const int32_t *ids, uint32_t n, void (*tap)(void *, uint32_t), struct err *e)
 {
     uint32_t chunk = eng_session_config(r->s)->chunk - (eng_session_config(r->s)->seqs - 1), wanted = rows_wanted(r, n);
     int rc = ERR_OK;
@@ -85,7 +95,7 @@ static int run_prompt(struct eng_verify_run *r, const int32_t *ids, uint32_t n, 
     for (uint32_t at = 0; at < n && !rc; at += r->n_rows) {
         r->row0 = at;
         r->n_rows = n - at < chunk ? n - at : chunk;
-        rc = eng_verify_step(r, ids + at, at, r->n_rows, at + r->n_rows > n - wanted ? ENG_PICK_ALL : ENG_PICK_NONE, eng_verify_on_segment, e);
+        rc = eng_verify_step(r, ids + at, at, r->n_rows, at + r->n_rows > n - wanted ? ENG_PICK_ALL : ENG_PICK_NONE, tap, e);
         if (!rc && r->rc) {
             *e = r->e;
             rc = r->rc;
@@ -166,12 +176,12 @@ static int one_fixture_prompt(struct eng_verify_run *r, const struct json *p, st
     eng_session_drop(r->s, 0);
     if (r->v->what & ENG_VERIFY_TEXT)
         check_ids(r, p, ids, n);
-    if ((rc = run_prompt(r, ids, n, e)))
+    if ((rc = eng_verify_prompt(r, ids, n, eng_verify_on_segment, e)))
         goto out;
     if (r->v->what & ENG_VERIFY_LAYERS)
         eng_verify_report_layers(r);
     if (r->v->what & ENG_VERIFY_TEXT)
-        rc = run_greedy(r, r->prompt, n, greedy, n_greedy, NULL, 0, e);
+        rc = run_greedy(r, r->prompt, n, greedy, n_greedy, json_get(p, "margins"), r->same_path ? 0 : 2 * eng_verify_bar(r) * r->scale[slots - 1], e);
 out:
     free(ids);
     free(greedy);
@@ -222,7 +232,7 @@ static int one_golden_prompt(struct eng_verify_run *r, const struct json *p, str
     }
     eng_session_drop(r->s, 0);
     check_ids(r, p, ids, n);
-    if ((rc = run_prompt(r, ids, n, e)))
+    if ((rc = eng_verify_prompt(r, ids, n, eng_verify_on_segment, e)))
         goto out;
     double abs_max, rel = compare_top(r, last, &abs_max);
     bool f32 = eng_verify_f32(r);
@@ -248,7 +258,7 @@ static int longest_prompt(const struct json *prompts, uint32_t *longest, struct 
     return *longest ? ERR_OK : err_set(e, ERR_FORMAT, "reference: no prompts");
 }
 
-static int open_session(struct eng_verify_run *r, uint32_t ctx, struct err *e)
+int eng_verify_open(struct eng_verify_run *r, uint32_t ctx, struct err *e)
 {
     struct eng_config c = r->v->c;
     uint32_t seqs = c.seqs ? c.seqs : 1;
@@ -258,14 +268,15 @@ static int open_session(struct eng_verify_run *r, uint32_t ctx, struct err *e)
     r->s = NULL;
     c.ctx = ctx;
     c.seqs = seqs;
-    if (!c.chunk && ctx > CHUNK_MAX)
-        c.chunk = CHUNK_MAX;
-    if (!c.chunk || c.chunk > ctx)
+    if (!c.chunk && (!ctx || ctx > CHUNK_MAX))
+        c.chunk = ctx ? CHUNK_MAX : 256;
+    if (!c.chunk || (ctx && c.chunk > ctx))
         c.chunk = ctx;
     c.chunk += seqs - 1;
-    r->longest = ctx;
     memset(r->beside, 0, sizeof r->beside);
-    return eng_session_open(&r->s, &c, c.chunk, e);
+    int rc = eng_session_open(&r->s, &c, c.chunk, e);
+    r->longest = rc ? 0 : eng_session_config(r->s)->ctx;
+    return rc;
 }
 
 /* The reference takes longrope's list by the length of a sequence, as the engine does at admission. */
@@ -279,8 +290,10 @@ static int run_prompts(struct eng_verify_run *r, const struct json *prompts, str
 {
     uint32_t longest;
     int rc = longest_prompt(prompts, &longest, e);
-    if (rc || (rc = open_session(r, longest, e)))
+    if (rc || (rc = eng_verify_open(r, longest, e)))
         return rc;
+    const struct eng_config *c = eng_session_config(r->s);
+    r->same_path = r->frozen && json_eq(json_get(r->frozen, "precision"), c->precision == KRN_PREC_F32 ? "f32" : "auto") && json_eq(json_get(r->frozen, "kv"), krn_types[c->kv_type].name);
     uint32_t slots = eng_session_model(r->s)->plan->n_taps + 1;
     r->worst = calloc(slots, sizeof *r->worst);
     r->scale = calloc(slots, sizeof *r->scale);
@@ -314,8 +327,10 @@ int eng_verify_run(struct eng_verify *v, struct err *e)
             snprintf(file, sizeof file, "%s/prompts.json", path);
             rc = json_parse_file(&doc, file, 64u << 20, &a, e);
         }
-        if (!rc)
-            rc = run_prompts(&r, doc, e);
+        if (!rc) {
+            r.frozen = json_is(doc, JSON_OBJECT) ? doc : NULL;
+            rc = run_prompts(&r, r.frozen ? json_get(doc, "prompts") : doc, e);
+        }
     } else {
         rc = json_parse_file(&doc, path, 64u << 20, &a, e);
         if (!rc)

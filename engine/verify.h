@@ -14,6 +14,7 @@ struct eng_verify {
     const char *ref;          /* NULL: MODEL/reference */
     unsigned what;
     FILE *out;                /* one line a check: name, largest relative error, tolerance, verdict */
+    bool json;                /* lines are objects with commas between them instead */
     unsigned passed, failed;  /* counted here */
 };
 /* ERR_OK when it could be run to the end, whatever the verdicts. */
@@ -21,6 +22,10 @@ int eng_verify_run(struct eng_verify *v, struct err *e);
 /* Perplexity of the first 4096 tokens of a text file (fewer where the context in force or the text has fewer) as served beside the f32 path, which has the
  * same weights expanded; precision of v->c is not looked at. A line with the relative difference, at most 0.5 %. */
 int eng_verify_text(struct eng_verify *v, const char *path, struct err *e);
+/* Freezes what this build computes into a reference folder, for ref of later runs: a short prompt, one of code, and a long one of as many
+ * tokens as the context in force has (text_path: its beginning; NULL: made up); the last 32 rows of every layer and of the logits, greedy ids with
+ * margins. With the same precision and pages a later run is held to the f32 bar, whatever those are. */
+int eng_verify_write(struct eng_verify *v, const char *dir, const char *text_path, struct err *e);
 /* Each operator by itself, on every instruction set that this machine has: known answers (path: a file like tests/data/operators/known.json;
  * NULL: that one, built in), then drawn inputs beside plain C. Of v only out and the counts are looked at. */
 int eng_verify_operators(struct eng_verify *v, const char *path, struct err *e);

@@ -31,6 +31,9 @@ struct eng_verify_run {
     unsigned *wrong;          /* rows whose choice differs: of experts, by tap; of the largest logit, the last one */
     unsigned *seen;           /* rows of each that were compared */
     bool far;                 /* the prompt and its answer pass the plan's ctx_switch */
+    uint32_t keep;            /* rows at a prompt's end whose logits are wanted where there is no reference; 0: all */
+    struct eng_verify_writer *writer; /* while a baseline is written */
+    const struct json *frozen; /* of a baseline: {precision, kv, prompts} */
     bool same_path;           /* the reference was frozen with this precision and these pages */
     struct err e;
     int rc;
@@ -47,4 +50,9 @@ void eng_verify_on_segment(void *run, uint32_t segment);
 void eng_verify_report_layers(struct eng_verify_run *r);
 /* One step of this prompt's rows [pos0, pos0 + n), and one token of each sequence beside it. */
 int eng_verify_step(struct eng_verify_run *r, const int32_t *ids, uint32_t pos0, uint32_t n, enum eng_picks picks, void (*tap)(void *, uint32_t), struct err *e);
+/* A session of ctx positions (0: the model's own, at most 4096) in r->s. */
+int eng_verify_open(struct eng_verify_run *r, uint32_t ctx, struct err *e);
+/* Runs a prompt in chunks, r->n_all, row0 and n_rows with it; the rows that are looked at are picked. */
+int eng_verify_prompt(struct eng_verify_run *r, const int32_t *ids, uint32_t n, void (*tap)(void *, uint32_t), struct err *e);
+int eng_verify_read_text(const char *path, struct buf *b, struct err *e);
 #endif

@@ -200,7 +200,7 @@ double eng_verify_bar(const struct eng_verify_run *r)
     bool blocks = false;
     for (uint32_t w = 0; w < p->n_weights; w++)
         blocks |= krn_types[p->tensors[w].type].block > 1; /* GGUF: the bar is for a converter's rounding, too */
-    return r->same_path ? ENG_VERIFY_TOL_F32 : !eng_verify_f32(r) ? ENG_VERIFY_TOL_LOOSE : blocks ? ENG_VERIFY_TOL_QUANT_F32 : ENG_VERIFY_TOL_F32;
+    return r->same_path ? ENG_VERIFY_TOL_F32 : r->frozen || !eng_verify_f32(r) ? ENG_VERIFY_TOL_LOOSE : blocks ? ENG_VERIFY_TOL_QUANT_F32 : ENG_VERIFY_TOL_F32;
 }
 
 void eng_verify_report_layers(struct eng_verify_run *r)

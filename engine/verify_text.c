@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/session.h"
+#include "engine/verify_internal.h"
 
 #define TOKENS_MAX 4096
 #define TEXT_MAX (16u << 20)
@@ -71,7 +71,7 @@ static int run_path(const struct eng_verify *v, enum krn_precision precision, en
     return rc;
 }
 
-static int read_text(const char *path, struct buf *b, struct err *e)
+int eng_verify_read_text(const char *path, struct buf *b, struct err *e)
 {
     char part[65536];
     size_t n;
@@ -92,13 +92,14 @@ int eng_verify_text(struct eng_verify *v, const char *path, struct err *e)
     struct buf b;
     char name[80];
     buf_init(&b, TEXT_MAX);
-    int rc = read_text(path, &b, e);
+    int rc = eng_verify_read_text(path, &b, e);
     if (!rc)
         rc = run_path(v, KRN_PREC_F32, KRN_F32, b.data, b.len, &exact, &tokens, e);
     if (!rc)
         rc = run_path(v, KRN_PREC_AUTO, v->c.kv_type, b.data, b.len, &used, &tokens, e);
     if (!rc) {
-        fprintf(v->out, "perplexity of %zu tokens: %.4f with activations in f32, %.4f as served\n", tokens, exact, used);
+        if (!v->json)
+            fprintf(v->out, "perplexity of %zu tokens: %.4f with activations in f32, %.4f as served\n", tokens, exact, used);
         snprintf(name, sizeof name, "text.perplexity (%zu tokens)", tokens);
         eng_verify_line(v, name, fabs(used / exact - 1), TOL_PERPLEXITY);
     }

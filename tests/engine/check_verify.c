@@ -187,6 +187,42 @@ START_TEST(operators)
 }
 END_TEST
 
+/* What is frozen on the path in use holds there whatever chunks and instruction set, its text on another path too where its margins are wide, and nothing of it for another model. */
+START_TEST(baseline)
+{
+    char *dir = mm_tmpdir(), *text;
+    const char *to = mm_path(dir, "base");
+    struct err e = {0};
+    int rc;
+    struct eng_verify v = {.what = ENG_VERIFY_ALL, .ref = to, .out = fopen("/dev/null", "w"),
+                           .c = {.model_path = "tests/data/models/qwen3_moe", .threads = 2, .ctx = 200, .chunk = 64, .kv_type = KRN_TYPE_COUNT}};
+    OK(eng_verify_write(&v, to, NULL, &e));
+    fclose(v.out);
+    v.c.ctx = 0;
+    v.c.chunk = 7;
+    v.c.isa = KRN_ISA_C;
+    text = output(&v, &rc, &e);
+    ck_assert_msg(rc == ERR_OK && v.failed == 0 && v.passed >= 24 && strstr(text, "long.logits"), "%s\n%s", e.msg, text);
+    free(text);
+    v.passed = 0;
+    v.what = ENG_VERIFY_TEXT; /* experts that are nearly as good are other ones there: only the text's margins say something */
+    v.c.precision = KRN_PREC_F32;
+    v.c.isa = KRN_ISA_AUTO;
+    text = output(&v, &rc, &e);
+    ck_assert_msg(rc == ERR_OK && v.failed == 0 && v.passed == 5, "%s\n%s", e.msg, text);
+    free(text);
+    v.what = ENG_VERIFY_ALL;
+    v.c.model_path = "tests/data/models/llama-tied";
+    text = output(&v, &rc, &e);
+    ck_assert(rc != ERR_OK || v.failed > 10);
+    free(text);
+    v.c.model_path = "tests/data/models/qwen3_moe";
+    v.out = stdout;
+    FAILS(ERR_IO, "not a directory", eng_verify_write(&v, "tests/data/README.md", NULL, &e));
+    mm_rmdir(dir);
+}
+END_TEST
+
 /* exp of the mean surprise, straight from the definition. */
 static double perplexity_of(const char *model, const char *text)
 {
@@ -286,10 +322,13 @@ int main(void)
     tcase_add_loop_test(t, fixture, 0, n_fixtures * N_SETTINGS);
     tcase_add_loop_test(t, spelling, 0, n_fixtures);
     tcase_add_test(t, notices);
-    tcase_add_test(t, answers);
-    tcase_add_test(t, operators);
     tcase_add_test(t, perplexity);
     tcase_add_loop_test(t, real, 0, 2 * n_goldens);
+    suite_add_tcase(s, t);
+    t = tcase_create("alone"); /* what needs no fixture's reference */
+    tcase_add_test(t, answers);
+    tcase_add_test(t, baseline);
+    tcase_add_test(t, operators);
     suite_add_tcase(s, t);
     SRunner *r = srunner_create(s);
     srunner_run_all(r, CK_ENV);
