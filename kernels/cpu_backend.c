@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "kernels/cpu_internal.h"
+#include "kernels/step.h"
 
 static enum krn_support cpu_supports(enum krn_opcode code, enum krn_type weight)
 {
@@ -151,71 +152,33 @@ static int cpu_open(krn_backend **out, const struct krn_backend_config *cfg, str
 /* ---- a step ---------------------------------------------------------------------------------------------------------- */
 static int check_rows(krn_backend *b, const krn_list *l, const struct krn_step *s, struct err *e)
 {
-    if (s->n_tokens > b->cfg.rows_max[0] || s->n_picks > b->cfg.rows_max[1])
-        return err_set(e, ERR_LIMIT, "a step of %u tokens and %u picked rows; opened for %u and %u", s->n_tokens, s->n_picks, b->cfg.rows_max[0], b->cfg.rows_max[1]);
-    for (uint32_t i = 0; i < s->n_picks; i++)
-        if (s->picks[i] >= s->n_tokens) return err_set(e, ERR_INVALID, "picked row %u of a step of %u", s->picks[i], s->n_tokens);
-    for (size_t i = 0; i < l->n && l->uses_tokens; i++) {
-        if (l->ops[i].op->code != KRN_EMBED) continue;
-        const struct krn_op *op = l->ops[i].op;
-        uint32_t tiles = op->u.embed.tiles ? op->u.embed.tiles : 1, vocab = (tiles - 1) * op->u.embed.tile_rows + cpu_weight(l, op, 0)[tiles - 1].rows;
-        for (uint32_t r = 0; r < s->n_tokens; r++)
-            if (s->tokens[r] < 0 || (uint32_t)s->tokens[r] >= vocab) return err_set(e, ERR_INVALID, "token %d of a vocabulary of %u", s->tokens[r], vocab);
-    }
-    for (size_t i = 0; i < l->n_plan; i++) /* of experts only the chosen ones are needed: cpu_experts_prepare */
+    int rc = krn_step_rows(s, b->cfg.rows_max, e);
+    for (size_t i = 0; i < l->n && l->uses_tokens && !rc; i++)
+        if (l->ops[i].op->code == KRN_EMBED) rc = krn_step_tokens(s, krn_step_vocab(l->ops[i].op, l->weights), e);
+    for (size_t i = 0; i < l->n_plan && !rc; i++) /* of experts only the chosen ones are needed: cpu_experts_prepare */
         for (unsigned k = 0; k < l->plan[i].n_weights && l->plan[i].code != KRN_EXPERTS; k++) {
             const struct krn_weight *w = cpu_weight(l, &l->plan[i], k);
             if (w && !w->data) return err_set(e, ERR_INVALID, "call %zu, %s: weight %u is not leased", i, krn_op_name(l->plan[i].code), k);
         }
-    return ERR_OK;
+    return rc;
 }
 
-static int map_rows(krn_backend *b, const struct krn_step *s, struct err *e)
+static struct krn_kv_need need_of(const struct cpu_geometry *g, uint32_t layer)
 {
-    uint32_t covered = 0;
-    for (uint32_t i = 0; i < s->n_seqs; i++) {
-        const struct krn_seq *q = &s->seqs[i];
-        if (q->first != covered || q->count > s->n_tokens - covered || (uint64_t)q->pos0 + q->count > INT32_MAX)
-            return err_set(e, ERR_INVALID, "sequence %u: rows %u + %u at position %u do not continue row %u of %u", i, q->first, q->count, q->pos0, covered, s->n_tokens);
-        for (uint32_t r = 0; r < q->count; r++) b->row_seq[covered++] = i;
-    }
-    return covered == s->n_tokens ? ERR_OK : err_set(e, ERR_INVALID, "%u of %u rows belong to a sequence", covered, s->n_tokens);
-}
-
-static int check_pages(const struct cpu_geometry *g, const struct krn_step *s, uint32_t layer, struct err *e)
-{
-    if (g->state >= s->n_groups) return err_set(e, ERR_INVALID, "KV group %u of %u", g->state, s->n_groups);
-    const struct krn_pages *p = &s->groups[g->state];
-    const struct krn_kv_layout *l = &p->layout;
-    if (l->heads != (g->latent ? 1 : g->kv_heads) || l->dim_k != g->dim || l->dim_v != (g->latent ? 0 : g->dim_v) || layer >= l->n_layers)
-        return err_set(e, ERR_INVALID, "KV group %u holds %u layers of %u heads [%u, %u]; the call wants layer %u of %u heads [%u, %u]", g->state, l->n_layers, l->heads, l->dim_k, l->dim_v, layer, g->kv_heads, g->dim, g->dim_v);
-    return ERR_OK;
-}
-static int check_tables(const struct cpu_geometry *g, const struct krn_step *s, struct err *e)
-{
-    const struct krn_pages *p = &s->groups[g->state];
-    for (uint32_t i = 0; i < s->n_seqs; i++) {
-        const struct krn_seq *q = &s->seqs[i];
-        if (!q->count) continue;
-        uint32_t lo = g->window && q->pos0 >= g->window ? q->pos0 - g->window + 1 : 0, last = (q->pos0 + q->count - 1) / p->layout.page_tokens;
-        /* Whole 16-blocks are read, so the first page is that of lo's block: the same page, as pages hold whole blocks. */
-        if (last >= p->table_stride) return err_set(e, ERR_INVALID, "sequence %u: page %u beyond its table of %u", i, last, p->table_stride);
-        for (uint32_t k = lo / p->layout.page_tokens; k <= last; k++)
-            if (p->tables[(size_t)i * p->table_stride + k] == KRN_NO_PAGE) return err_set(e, ERR_INVALID, "sequence %u: page %u of its table is free", i, k);
-    }
-    return ERR_OK;
+    return (struct krn_kv_need){.group = g->state, .layer = layer, .heads = g->latent ? 1 : g->kv_heads, .dim = g->dim, .dim_v = g->latent ? 0 : g->dim_v, .window = g->window};
 }
 
 static int prepare_attention(krn_backend *b, krn_list *l, const struct krn_step *s, struct err *e)
 {
-    int rc = map_rows(b, s, e);
+    int rc = krn_step_sequences(s, b->row_seq, e);
     uint32_t done = 0;
     for (size_t i = 0; i < l->n && !rc; i++) {
         struct cpu_op *x = &l->ops[i];
         struct cpu_geometry *g = &b->geometry[x->geometry];
-        if (x->kind != CPU_ATTEND || (rc = check_pages(g, s, x->op->state_layer, e)) || (done >> x->geometry & 1)) continue;
+        struct krn_kv_need need = need_of(g, x->op->state_layer);
+        if (x->kind != CPU_ATTEND || (rc = krn_step_group(s, &need, e)) || (done >> x->geometry & 1)) continue;
         done |= 1u << x->geometry;
-        if ((rc = check_tables(g, s, e))) break;
+        if ((rc = krn_step_tables(s, &need, e))) break;
         struct krn_attend a = cpu_attend_of(b, x);
         krn_attend_cut(&a, &g->work, g->items_max, g->slot_floats, b->cfg.threads);
     }
@@ -255,7 +218,7 @@ static int cpu_submit(krn_backend *b, krn_list *l, const struct krn_step *step, 
     int rc = check_rows(b, l, step, e);
     b->step = step;
     b->list = l;
-    if (!rc && l->uses_states) rc = map_rows(b, step, e);
+    if (!rc && l->uses_states) rc = krn_step_sequences(step, b->row_seq, e);
     if (!rc && l->uses_states) rc = cpu_check_states(b, l, step, e);
     if (!rc && l->geometries) rc = prepare_attention(b, l, step, e);
     if (!rc && l->moe.op) rc = cpu_experts_prepare(b, l, e);
