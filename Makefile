@@ -20,7 +20,7 @@ OPT_tsan  := -O1 -g -fsanitize=thread -fno-omit-frame-pointer
 OPT_fuzz  := -O1 -g -fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=all
 OPT        = $(OPT_$(V))
 CFLAGS     = -std=c17 -D_GNU_SOURCE -ffp-contract=off $(WARN) $(OPT) -I. $(PKG_CFLAGS) -MMD -MP
-LDLIBS    := $(PKG_LIBS) -lm -lpthread
+LDLIBS    := $(PKG_LIBS) -lm -lpthread -ldl
 LINK      := $(OPT_$(V))
 
 # One file per instruction set, with flags of its own; absent from the build where the compiler cannot make it.
@@ -33,9 +33,17 @@ else
   ISA_SKIP   := %_avx2.c %_avx512.c
 endif
 
+# Vulkan is built in where its headers and shader tools are; else gpu_absent.c says that it is not.
+GPU_BUILD := $(shell command -v glslc >/dev/null 2>&1 && command -v spirv-val >/dev/null 2>&1 && echo '\#include <vulkan/vulkan.h>' | $(CC) -E -x c - >/dev/null 2>&1 && echo yes)
+ifeq ($(GPU_BUILD),yes)
+  GPU_SKIP := kernels/gpu_absent.c
+else
+  GPU_SKIP := $(filter-out kernels/gpu_absent.c kernels/gpu_mask.c,$(wildcard kernels/gpu_*.c))
+endif
+
 LAYERS := base policies kernels offload engine gateway cli
-SRC    := $(filter-out $(ISA_SKIP) cli/main.c,$(foreach d,$(LAYERS),$(wildcard $(d)/*.c)))
-OBJ    := $(SRC:%.c=$(B)/%.o) $(B)/gen/embedded.o
+SRC    := $(filter-out $(ISA_SKIP) $(GPU_SKIP) cli/main.c,$(foreach d,$(LAYERS),$(wildcard $(d)/*.c)))
+OBJ    := $(SRC:%.c=$(B)/%.o) $(B)/gen/embedded.o $(if $(filter yes,$(GPU_BUILD)),$(B)/gen/shaders.o)
 LIB    := $(B)/libsluice.a
 TESTS  := $(patsubst %.c,$(B)/%,$(wildcard tests/*/check_*.c))
 ifeq ($(V),tsan) # what has threads
@@ -51,6 +59,7 @@ T      ?=
 all: build/sluice
 build/sluice: build/plain/sluice
 	@ln -sf plain/sluice $@
+	@$(if $(filter yes,$(GPU_BUILD)),:,echo "built without Vulkan: libvulkan-dev, glslc or spirv-tools is missing (sh scripts/deps.sh gpu)")
 
 $(B)/sluice: $(B)/cli/main.o $(LIB)
 	$(COMPILE) $(LINK) -o $@ $^ $(LDLIBS)
@@ -69,7 +78,11 @@ $(B)/tests/support/%_avx2.o: OPT = -O2 -g
 $(B)/%.o: %.c
 	@mkdir -p $(@D)
 	$(COMPILE) $(CFLAGS) -c -o $@ $<
-$(B)/gen/embedded.o: $(B)/gen/embedded.c
+SHADERS := $(wildcard kernels/shaders/*.comp)
+$(B)/gen/shaders.c: scripts/shaders.sh kernels/gpu_push.h $(SHADERS) $(wildcard kernels/shaders/*.glsl)
+	@mkdir -p $(@D)
+	sh scripts/shaders.sh $(B)/gen/spirv $(SHADERS) > $@.tmp && mv $@.tmp $@
+$(B)/gen/%.o: $(B)/gen/%.c
 	$(COMPILE) $(CFLAGS) -c -o $@ $<
 EMBED := $(wildcard conf/models/*.json conf/pages/*.html) tests/data/operators/known.json
 $(B)/gen/embedded.c: scripts/embed.sh $(EMBED)

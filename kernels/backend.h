@@ -58,6 +58,21 @@ struct krn_step {
     const struct krn_snapshot *snapshots; uint32_t n_snapshots; /* by sequence, then by position */
 };
 
+/* A backend with memory of its own: where pages lie, what it may take. */
+struct krn_pool { struct krn_kv_layout layout; uint32_t n_pages, table_stride; };
+struct krn_device {
+    unsigned index;                /* which of several */
+    uint32_t without;              /* features it is to do without, kernels/gpu.h */
+    bool validate;                 /* checks by the driver's own layers */
+    const char *cache_dir;         /* of compiled kernels; NULL: none */
+    uint64_t bytes_max;            /* of its memory; 0: no bound */
+    const struct krn_pool *pools; uint32_t n_pools; /* one a KV group: allocated there, krn_pages.pool is not looked at */
+    uint32_t seqs_max;             /* of a step: sizes the page tables */
+    bool watched; struct krn_view watch; /* a register whose rows `finite` is asked about */
+};
+/* Counted since open. uploads: bytes of weights that went to the device. */
+struct krn_counters { uint64_t submits, dispatches, uploads, allocations, pipelines, lists, messages, device_bytes; };
+
 struct krn_backend_config {
     enum krn_isa isa;              /* AUTO: the best this machine has; a wished one that is missing is ERR_UNSUPPORTED */
     enum krn_precision precision;
@@ -69,6 +84,7 @@ struct krn_backend_config {
     uint32_t linear_cols_max;      /* widest input of any linear: sizes the activation-quantisation scratch */
     uint32_t latent_cols;          /* most heads * (rank + rope) of any latent attention: absorbed queries, a row a token */
     struct krn_experts_max { uint32_t n, k, in, mid, out; } experts; /* of any EXPERTS call: how many, chosen a row, widths; n 0: none */
+    const struct krn_device *device; /* copied, its pools borrowed; NULL: the CPU */
 };
 
 typedef struct krn_backend krn_backend;
@@ -90,13 +106,19 @@ struct krn_backend_api {
      * types and shapes are read now, its data pointers at submit. ERR_UNSUPPORTED names the operator. */
     int (*record)(krn_backend *b, const struct krn_op *ops, size_t n, const struct krn_weight *weights, krn_list **out, struct err *e);
     void (*list_free)(krn_list *l);
-    int (*submit)(krn_backend *b, krn_list *l, const struct krn_step *step, struct err *e); /* the step stays valid until wait */
+    /* What is leased may be released when submit returns; the step stays valid until wait. Lists submitted between two waits share one step. */
+    int (*submit)(krn_backend *b, krn_list *l, const struct krn_step *step, struct err *e);
     int (*wait)(krn_backend *b, struct err *e);
     /* Row r of a view after wait: f32, contiguous when the view is plain. Borrowed until the next submit. */
     const float *(*row)(krn_backend *b, const struct krn_view *v, uint32_t r);
     /* What ran since the last call, at most max entries; the first call only starts the clocks (and allocates them). */
     size_t (*times)(krn_backend *b, struct krn_time *out, size_t max);
     const char *(*isa)(const krn_backend *b);                      /* "c", "avx2", "avx512", device name */
+    /* Of backends with memory of their own, NULL on others. load: a weight that recorded lists use, now leased, goes to the device and
+     * stays: lists run without leasing it. finite: are rows of the watched register numbers, after wait. */
+    int (*load)(krn_backend *b, const struct krn_weight *weights, uint32_t index, struct err *e);
+    bool (*finite)(krn_backend *b, uint32_t first, uint32_t n);
+    void (*counters)(const krn_backend *b, struct krn_counters *out);
 };
 extern const struct krn_backend_api krn_cpu;
 bool krn_isa_have(enum krn_isa isa);       /* compiled in and this CPU has it */

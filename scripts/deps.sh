@@ -1,16 +1,17 @@
 #!/bin/sh
-# Installs what is missing of the named sets: run, test, fuzz, clients. Debian 12/13; as root or with sudo.
+# Installs what is missing of the named sets: run, gpu, test, fuzz, clients. Debian 12/13; as root or with sudo.
 # Where it cannot install, it prints the one command that would, and fails.
 set -eu
 want=""
 for set in "$@"; do
     case $set in
     run) want="$want gcc make pkg-config libc6-dev libevent-dev libssl-dev libpcre2-dev libutf8proc-dev liburing-dev ca-certificates curl python3 python3-pip" ;;
-    test) want="$want check openssl python3" ;;
+    gpu) want="$want libvulkan-dev glslc spirv-tools" ;; # to build Vulkan in; without them the rest builds as it is
+    test) want="$want check openssl python3 libvulkan-dev glslc spirv-tools mesa-vulkan-drivers vulkan-validationlayers" ;;
     fuzz) want="$want clang libclang-rt-dev" ;;
     clients) want="$want python3 python3-venv" ;;
     browser) want="$want chromium fonts-dejavu-core" ;;
-    *) echo "deps.sh: unknown set '$set' (run test fuzz clients browser)" >&2; exit 2 ;;
+    *) echo "deps.sh: unknown set '$set' (run gpu test fuzz clients browser)" >&2; exit 2 ;;
     esac
 done
 command -v dpkg-query >/dev/null 2>&1 || { echo "deps: this is not Debian; needed:$want" >&2; exit 0; }

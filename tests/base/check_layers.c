@@ -19,7 +19,7 @@ static const int may[N][N] = {
 /* A system header that begins so may appear in this layer alone. */
 static const struct { const char *prefix, *layer; } foreign[] = {
     {"event2/", "gateway"}, {"openssl/ssl.h", "gateway"}, {"openssl/x509", "gateway"},
-    {"immintrin.h", "kernels"}, {"pcre2.h", "engine"}, {"utf8proc.h", "engine"},
+    {"immintrin.h", "kernels"}, {"vulkan/", "kernels"}, {"pcre2.h", "engine"}, {"utf8proc.h", "engine"},
 };
 
 static unsigned files, bad;
