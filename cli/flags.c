@@ -7,6 +7,8 @@
 
 #include "base/clock.h"
 #include "cli/cli.h"
+#include "cli/state.h"
+#include "kernels/gpu.h"
 
 static const char *const precisions[] = {"auto", "f32", NULL};
 static const char *const kernels[] = {"auto", "c", "avx2", "avx512", NULL};
@@ -33,7 +35,9 @@ const struct cli_flag cli_engine_flags[] = {
     {{"disk", CONF_STR, AT(disk), 0, 0, NULL}, NULL, "DIR", "a directory on another drive with copies of the model's files, or with those its own directory lacks; may be repeated"},
     {{"io", CONF_ENUM, AT(io), 0, 0, ios}, NULL, "auto|ring|threads", "how weights that stream are read: a ring is io_uring, threads is pread (auto: a ring where the kernel allows it)"},
     {{"verify-reads", CONF_BOOL, AT(verify_reads), 0, 0, NULL}, NULL, NULL, "hold what is read of a packed copy against its checksums"},
-    {{"device", CONF_STR, AT(device), 0, 0, NULL}, NULL, "DEV", "cpu"},
+    {{"device", CONF_STR, AT(device), 0, 0, NULL}, NULL, "DEV", "cpu, or vulkan[:N]: device N of `sluice devices`"},
+    {{"vram", CONF_STR, AT(vram), 0, 0, NULL}, NULL, "SIZE", "with --device vulkan, device memory: bytes with K M G T, or % of the model's bytes (default: nine tenths of it)"},
+    {{"device-without", CONF_STR, AT(without), 0, 0, NULL}, NULL, "LIST", "features of the device to leave alone: transfer-queue,budget,timestamps,large-regions"},
 };
 const size_t cli_n_engine_flags = sizeof cli_engine_flags / sizeof *cli_engine_flags;
 
@@ -103,14 +107,14 @@ int cli_parse(int argc, char **argv, const char *usage, const struct cli_flags *
     return ERR_OK;
 }
 
-static int ram_bytes(const struct cli_engine *f, uint64_t *out, struct err *e)
+static int size_of(const struct cli_engine *f, const char *flag, const char *text, uint64_t *out, struct err *e)
 {
-    size_t n = strlen(f->ram);
-    if (n && f->ram[n - 1] == '%') {
+    size_t n = strlen(text);
+    if (n && text[n - 1] == '%') {
         char *end;
-        double pct = strtod(f->ram, &end);
-        if (end != f->ram + n - 1 || !(pct > 0 && pct <= 10000))
-            return err_set(e, ERR_INVALID, "--ram %s: expected a share like 40%%", f->ram);
+        double pct = strtod(text, &end);
+        if (end != text + n - 1 || !(pct > 0 && pct <= 10000))
+            return err_set(e, ERR_INVALID, "%s %s: expected a share like 40%%", flag, text);
         off_catalog *c;
         int rc = off_catalog_open_on(&c, f->model, f->disk, 0, e);
         if (rc)
@@ -119,9 +123,34 @@ static int ram_bytes(const struct cli_engine *f, uint64_t *out, struct err *e)
         off_catalog_close(c);
         return ERR_OK;
     }
-    if (conf_size(f->ram, out) || !*out)
-        return err_set(e, ERR_INVALID, "--ram %s: expected bytes with K M G T, or a share like 40%%", f->ram);
+    if (conf_size(text, out) || !*out)
+        return err_set(e, ERR_INVALID, "%s %s: expected bytes with K M G T, or a share like 40%%", flag, text);
     return ERR_OK;
+}
+
+/* --device cpu, vulkan or vulkan:N, and what goes with it. */
+static int device_of(const struct cli_engine *f, struct eng_config *c, struct err *e)
+{
+    char *end;
+    int rc = ERR_OK;
+    if (!f->device || !strcmp(f->device, "cpu")) {
+        if (f->vram || f->without)
+            return err_set(e, ERR_INVALID, "%s goes with --device vulkan", f->vram ? "--vram" : "--device-without");
+        return ERR_OK;
+    }
+    c->device.vulkan = !strncmp(f->device, "vulkan", 6) && (!f->device[6] || (f->device[6] == ':' && f->device[7] >= '0' && f->device[7] <= '9'));
+    unsigned long n = c->device.vulkan && f->device[6] ? strtoul(f->device + 7, &end, 10) : 0;
+    if (!c->device.vulkan || n > 99 || (f->device[6] && *end))
+        return err_set(e, ERR_INVALID, "--device %s: expected cpu, vulkan or vulkan:N", f->device);
+    if (f->kernels)
+        return err_set(e, ERR_INVALID, "--kernels chooses among the processor's; it does not go with --device %s", f->device);
+    c->device.index = (unsigned)n;
+    static char cache[512]; /* compiled kernels are kept beside a server's state; where there is no home, they are not */
+    if (!cli_state_dir(NULL, cache, sizeof cache) && !cli_state_make(cache, NULL))
+        c->device.cache_dir = cache;
+    if (f->without && (rc = gpu_mask_parse(f->without, &c->device.without, e)))
+        return err_prefix(e, rc, "--device-without");
+    return f->vram ? size_of(f, "--vram", f->vram, &c->device.bytes_max, e) : ERR_OK;
 }
 
 int cli_engine_config(const struct cli_engine *f, struct eng_config *c, struct err *e)
@@ -131,20 +160,22 @@ int cli_engine_config(const struct cli_engine *f, struct eng_config *c, struct e
     static const enum krn_isa isas[] = {KRN_ISA_AUTO, KRN_ISA_C, KRN_ISA_AVX2, KRN_ISA_AVX512};
     if (!f->model)
         return err_set(e, ERR_INVALID, "no model given (-m MODEL)");
-    if (f->device && strcmp(f->device, "cpu"))
-        return err_set(e, ERR_INVALID, "--device %s: expected cpu, the one device of this build", f->device);
     *c = (struct eng_config){.model_path = f->model, .alias = f->alias, .ctx = (uint32_t)f->ctx, .seqs = (uint32_t)f->seqs,
                              .threads = (uint32_t)f->threads, .chunk = (uint32_t)f->chunk, .page_tokens = (uint32_t)f->page,
                              .prefix_off = f->prefix == 1, .disks = f->disk, .verify_reads = f->verify_reads, .io = (enum off_io)f->io, .draft = modes[f->draft], .kv_type = types[f->kv_type], .isa = isas[f->kernels],
                              .precision = f->precision == 1 ? KRN_PREC_F32 : KRN_PREC_AUTO};
-    return f->ram ? ram_bytes(f, &c->ram_max, e) : ERR_OK;
+    int rc = device_of(f, c, e);
+    return !rc && f->ram ? size_of(f, "--ram", f->ram, &c->ram_max, e) : rc;
 }
 
 void cli_echo_config(const struct eng_config *c, const char *isa)
 {
-    fprintf(stderr, "sluice: ctx %u, seqs %u, threads %u, chunk %u, page %u, prefix %s, draft %s, kv %s, precision %s, kernels %s, ram %.1f MiB\n", c->ctx, c->seqs,
+    fprintf(stderr, "sluice: ctx %u, seqs %u, threads %u, chunk %u, page %u, prefix %s, draft %s, kv %s, precision %s, kernels %s, ram %.1f MiB", c->ctx, c->seqs,
             c->threads, c->chunk, c->page_tokens, c->prefix_off ? "off" : "auto", drafts[c->draft], krn_types[c->kv_type].name, c->precision == KRN_PREC_F32 ? "f32" : "auto", isa,
             (double)c->ram_max / (1 << 20));
+    if (c->device.vulkan)
+        fprintf(stderr, ", device vulkan:%u, vram %.1f MiB", c->device.index, (double)c->device.bytes_max / (1 << 20));
+    fputc('\n', stderr);
 }
 
 void cli_load_progress(void *ctx, uint64_t done, uint64_t total)

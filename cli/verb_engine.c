@@ -116,6 +116,13 @@ static void wind_down(struct process *p, int sig, uint64_t drain_ms)
     log_info("stopping idle=%s", eng_link_idle(p->link) ? "yes" : "no");
 }
 
+/* Nothing on the device can be trusted any more. Ending without a word to the gateway makes it give the streams to the next engine. */
+static void device_lost(const struct err *e)
+{
+    log_error("device lost: %s; this engine ends", e->msg);
+    _exit(CLI_FAULT);
+}
+
 static int open_engine(struct process *p, const struct cli_engine_conf *c, struct err *e)
 {
     struct eng_config ec, in_force;
@@ -125,6 +132,7 @@ static int open_engine(struct process *p, const struct cli_engine_conf *c, struc
     ec.queue_max = (uint32_t)c->queue;
     ec.queue_tokens_max = c->queue_tokens;
     ec.progress = cli_load_progress;
+    ec.lost = device_lost;
     if ((rc = open_link(p, c, &ec, e)) || (rc = eng_open(&p->engine, &ec, eng_link_event, p->link, e)))
         return rc;
     eng_config_in_force(p->engine, &in_force);

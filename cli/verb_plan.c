@@ -145,6 +145,10 @@ int verb_plan(int argc, char **argv)
     const char *ruled = eng.ram ? "--ram" : off_ram_limit("").rule;
     if ((rc = cli_engine_config(&eng, &c, &e)))
         goto out;
+    if (c.device.vulkan) {
+        rc = err_set(&e, ERR_INVALID, "plan looks at the CPU's tiers; expected no --device %s", eng.device);
+        goto out;
+    }
     if ((rc = eng_predict(&c, &p, &e)) == ERR_BUDGET) {
         fprintf(stderr, "sluice plan: %s\n", e.msg);
         code = CLI_NO;

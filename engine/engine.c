@@ -101,6 +101,9 @@ void eng_stats(eng_engine *g, struct eng_stats *s)
     s->weight_bytes = g->weight_bytes;
     s->activation_bytes = g->activation_bytes;
     s->ram_max = g->c.ram_max;
+    s->n_drives = 0;
+    if (!g->weights) /* a device has them all */
+        return;
     s->weight_failing = off_weights_failing(g->weights);
     struct off_drive_stats d;
     for (s->n_drives = 0; s->n_drives < ENG_DRIVES_MAX && off_weights_drive(g->weights, s->n_drives, &d); s->n_drives++) {

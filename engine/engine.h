@@ -22,11 +22,20 @@ struct eng_config {
     enum krn_isa isa;         /* --kernels */
     enum krn_precision precision;
     uint64_t ram_max;         /* --ram; 0: what the machine allows less a reserve */
+    struct eng_device_config {
+        bool vulkan;          /* --device vulkan[:N]; else the CPU */
+        unsigned index;       /* N, as `sluice devices` numbers them */
+        uint32_t without;     /* --device-without: features left alone (kernels/gpu.h) */
+        bool validate;        /* with the validation layer: tests */
+        uint64_t bytes_max;   /* --vram; 0: nine tenths of the device's memory */
+        const char *cache_dir;/* of compiled kernels; NULL: none is kept */
+    } device;
     bool prefix_off;          /* --prefix off: full KV pages of earlier sequences are not used again */
     enum eng_draft_mode { ENG_DRAFT_AUTO, ENG_DRAFT_OFF, ENG_DRAFT_ALWAYS } draft; /* --draft: speculation where it pays, never, wherever there is a guess */
     uint32_t queue_max;       /* requests waiting; 0: 64 */
     uint64_t queue_tokens_max;/* prompt tokens waiting; 0: 4 * seqs * ctx */
     void (*progress)(void *ctx, uint64_t done, uint64_t total); void *progress_ctx;
+    void (*lost)(const struct err *e); /* the device is gone: does not return. NULL: what runs fails, and so does what follows */
 };
 
 /* Fills zeros with what will be in force for this plan on this machine; ERR_INVALID names the flag that cannot be. */

@@ -4,6 +4,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
+#include "engine/device.h"
 #include "engine/engine.h"
 #include "engine/exec.h"
 #include "engine/grammar_cache.h"
@@ -65,7 +66,8 @@ struct eng_engine {
     struct eng_config c;             /* in force */
     struct eng_model *model;
     pool *pool;                      /* reads weights at open; then the scheduler's: computes, draws */
-    off_weights *weights;
+    off_weights *weights;            /* NULL: on a device that holds them all */
+    struct eng_device device;
     eng_exec *exec;
     eng_kv *kv;
     eng_prefix *prefix;              /* NULL: off, or there is no room for a snapshot of the model's recurrent states */

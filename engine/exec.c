@@ -3,6 +3,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "kernels/gpu.h"
+
 struct eng_exec {
     struct eng_plan *plan;
     off_weights *weights;
@@ -10,6 +12,8 @@ struct eng_exec {
     krn_backend *backend;
     krn_list **lists;    /* [n_segments] NULL: it runs with the segment before it */
     uint32_t *rows;      /* [rows_max] of one tile of a table */
+    krn_list *whole;     /* on a device: all segments in one, for steps that nobody looks into */
+    bool loaded;         /* the device has all weights: nothing is leased */
     bool joined;         /* everything stays: segments that only records cut run as one */
     uint64_t *chosen; /* bit e: expert e has rows in this step */
     uint32_t *leased; uint32_t n_leased; /* experts' records; room for three an expert */
@@ -20,13 +24,25 @@ static struct krn_backend_config backend_config(const struct eng_plan *p, const 
     return (struct krn_backend_config){
         .isa = c->isa, .precision = c->precision, .threads = c->threads, .pool = c->pool, .rows_max = {c->rows_max, c->picks_max},
         .arena_cols = {p->arena_cols[0], p->arena_cols[1]}, .ropes = p->ropes, .n_ropes = p->n_ropes,
-        .linear_cols_max = p->linear_cols_max, .latent_cols = p->latent_cols, .experts = p->experts};
+        .linear_cols_max = p->linear_cols_max, .latent_cols = p->latent_cols, .experts = p->experts, .device = c->device};
 }
+
+/* The last layer's "x"; NULL: the plan has none. */
+static const struct krn_view *last_x(const struct eng_plan *p)
+{
+    const struct krn_view *v = NULL;
+    for (uint32_t i = 0; i < p->n_taps; i++)
+        if (!strcmp(p->taps[i].reg, "x") && p->taps[i].layer == p->layers - 1)
+            v = &p->taps[i].view;
+    return v;
+}
+
+static const struct krn_backend_api *api_of(const struct eng_exec_config *c) { return c->device ? &krn_vulkan : &krn_cpu; }
 
 uint64_t eng_exec_bytes(const struct eng_plan *p, const struct eng_exec_config *c)
 {
     struct krn_backend_config b = backend_config(p, c);
-    return krn_cpu.bytes(&b);
+    return api_of(c)->bytes(&b);
 }
 
 static uint32_t run_end(const eng_exec *x, uint32_t i)
@@ -49,6 +65,27 @@ static int record_runs(eng_exec *x, struct err *e)
         if (rc)
             return err_prefix(e, rc, "%s", a->name);
     }
+    return x->api->load ? x->api->record(x->backend, p->ops, p->n_ops, p->weights, &x->whole, e) : ERR_OK;
+}
+
+/* All weights to the device, a record at a time and in the order of a step, which is how they stream where they do not fit in RAM. */
+static int load(eng_exec *x, struct err *e)
+{
+    const struct eng_plan *p = x->plan;
+    for (uint32_t i = 0; i < p->n_segments; i++)
+        for (uint32_t k = 0; k < p->segments[i].n_records; k++) {
+            const struct off_record *r = &p->records[p->segments[i].records[k]];
+            int rc = off_lease(x->weights, p->segments[i].records[k], e);
+            if (rc)
+                return rc;
+            for (uint32_t w = 0; w < r->n_parts && !rc; w++)
+                rc = x->api->load(x->backend, p->weights, r->parts[w].weight, e);
+            off_release(x->weights, p->segments[i].records[k]);
+            if (rc)
+                return err_prefix(e, rc, "%s", r->name);
+        }
+    x->loaded = true;
+    x->weights = NULL;
     return ERR_OK;
 }
 
@@ -69,11 +106,20 @@ int eng_exec_open(eng_exec **out, struct eng_plan *p, off_weights *w, const stru
         goto out;
     }
     x->weights = w;
-    x->api = &krn_cpu;
+    x->api = api_of(c);
     struct krn_backend_config b = backend_config(p, c);
+    struct krn_device device;
+    if (c->device) {
+        const struct krn_view *v = last_x(p);
+        device = *c->device;
+        device.watched = v != NULL;
+        if (v)
+            device.watch = *v;
+        b.device = &device; /* copied */
+    }
     if ((rc = x->api->open(&x->backend, &b, e)))
         goto out;
-    if ((rc = record_runs(x, e)))
+    if ((rc = record_runs(x, e)) || (c->device && (rc = load(x, e))))
         goto out;
     *out = x;
     x = NULL;
@@ -89,6 +135,8 @@ void eng_exec_close(eng_exec *x)
     for (uint32_t i = 0; x->lists && i < x->plan->n_segments; i++)
         if (x->lists[i])
             x->api->list_free(x->lists[i]);
+    if (x->whole)
+        x->api->list_free(x->whole);
     if (x->backend)
         x->api->close(x->backend);
     free(x->leased);
@@ -143,7 +191,7 @@ static int lease_rows(eng_exec *x, const struct eng_segment *s, uint32_t tile, c
 static int lease(eng_exec *x, uint32_t i, uint32_t end, const struct krn_step *step, uint32_t *leased, struct err *e)
 {
     int rc = ERR_OK;
-    for (; i < end && !rc; i++) {
+    for (; i < end && !rc && !x->loaded; i++) {
         const struct eng_segment *s = &x->plan->segments[i];
         for (uint32_t r = 0; r < s->n_records; r++) {
             if ((rc = r < s->n_lookups ? lease_rows(x, s, r, step, e) : off_lease(x->weights, s->records[r], e)))
@@ -180,6 +228,8 @@ static int run(eng_exec *x, uint32_t i, uint32_t end, const struct krn_step *ste
 int eng_exec_run(eng_exec *x, const struct krn_step *step, void (*tap)(void *ctx, uint32_t segment), void *ctx, struct err *e)
 {
     int rc = ERR_OK;
+    if (x->whole && !tap)
+        return (rc = x->api->submit(x->backend, x->whole, step, e)) ? rc : x->api->wait(x->backend, e);
     for (uint32_t i = 0, end; i < x->plan->n_segments && !rc; i = end) {
         end = run_end(x, i);
         rc = run(x, i, end, step, tap, ctx, e);
@@ -267,13 +317,18 @@ int eng_exec_blame(eng_exec *x, const struct krn_step *step, uint32_t k, struct 
 
 bool eng_exec_finite(eng_exec *x, uint32_t first, uint32_t n)
 {
-    const struct eng_tap *last = NULL;
-    for (uint32_t i = 0; i < x->plan->n_taps; i++)
-        if (!strcmp(x->plan->taps[i].reg, "x") && x->plan->taps[i].layer == x->plan->layers - 1)
-            last = &x->plan->taps[i];
-    return !last || finite_rows(x, &last->view, first, n);
+    const struct krn_view *v = last_x(x->plan);
+    if (!v)
+        return true;
+    return x->api->finite ? x->api->finite(x->backend, first, n) : finite_rows(x, v, first, n);
 }
 
 const float *eng_exec_row(eng_exec *x, const struct krn_view *v, uint32_t row) { return x->api->row(x->backend, v, row); }
 size_t eng_exec_times(eng_exec *x, struct krn_time *out, size_t max) { return x->api->times(x->backend, out, max); }
 const char *eng_exec_isa(const eng_exec *x) { return x->api->isa(x->backend); }
+bool eng_exec_counters(const eng_exec *x, struct krn_counters *out)
+{
+    if (x->api->counters)
+        x->api->counters(x->backend, out);
+    return x->api->counters != NULL;
+}

@@ -90,13 +90,14 @@ static int open_group(eng_kv *kv, struct group *g, struct err *e)
     g->free_list = malloc(g->n_pages * sizeof *g->free_list);
     g->tables = malloc(cells * sizeof *g->tables);
     g->holders = calloc(g->n_pages, sizeof *g->holders);
-    void *p = mmap(NULL, g->pool_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    void *p = kv->c.elsewhere ? NULL : mmap(NULL, g->pool_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (p == MAP_FAILED || !g->free_list || !g->tables || !g->holders) {
-        if (p != MAP_FAILED)
+        if (p && p != MAP_FAILED)
             munmap(p, g->pool_bytes);
         return err_set(e, ERR_NOMEM, "KV pool of %zu bytes", g->pool_bytes);
     }
-    madvise(p, g->pool_bytes, MADV_HUGEPAGE); /* a wish: a long context walks pages all over the pool */
+    if (p)
+        madvise(p, g->pool_bytes, MADV_HUGEPAGE); /* a wish: a long context walks pages all over the pool */
     g->pool = p;
     g->n_free = g->n_pages;
     for (uint32_t i = 0; i < g->n_pages; i++)

@@ -15,6 +15,7 @@ typedef struct eng_kv eng_kv;
 struct eng_kv_config {
     enum krn_type type;         /* F32, F16, BF16 */
     uint32_t page_tokens, slots, ctx, chunk;
+    bool elsewhere;             /* the pages lie on a device: tables and counts only, no memory here */
     uint64_t bytes_max;         /* ceiling of all pools; the pools hold less than slots * ctx tokens if need be */
 };
 /* Bytes that slots sequences of ctx tokens need, and the least that one sequence needs. 0 on overflow. */

@@ -5,6 +5,7 @@
 
 #include "base/log.h"
 #include "engine/budget.h"
+#include "engine/device.h"
 #include "engine/engine_internal.h"
 #include "offload/ram.h"
 
@@ -66,6 +67,13 @@ static int charge(eng_engine *g, const struct eng_exec_config *x, struct eng_kv_
     uint64_t states = eng_states_bytes(p, g->c.kv_type, g->c.seqs);
     if (states == UINT64_MAX)
         return err_set(e, ERR_UNSUPPORTED, "recurrent state $%s: no possible layout", p->recurrent[0].state);
+    if (g->c.device.vulkan) { /* pages lie there; what goes through RAM while loading is gone before the first request */
+        uint64_t own = g->activation_bytes + states;
+        if (own >= g->c.ram_max)
+            return err_set(e, ERR_BUDGET, "--ram %llu: activations and tables need %llu bytes of it before the first weight", (unsigned long long)g->c.ram_max, (unsigned long long)own);
+        g->weight_bytes = p->weight_bytes_slot < g->c.ram_max - own ? p->weight_bytes_slot : g->c.ram_max - own;
+        return eng_device_plan(&g->device, &g->c, p, x, kv, e);
+    }
     struct eng_budget b = {.ram_max = g->c.ram_max, .activation_bytes = g->activation_bytes, .state_bytes = states,
                            .snapshot_bytes = eng_states_snapshot_bytes(p, g->c.kv_type), .snapshots = snapshots};
     int rc = eng_budget(&b, p, kv, e);
@@ -106,7 +114,12 @@ static int open_weights(eng_engine *g, struct err *e)
     return ERR_OK;
 }
 
-const char *eng_numerics(const eng_engine *g) { return g->c.precision == KRN_PREC_F32 ? "1/f32/cpu/exact/tp1" : "1/int8x32/cpu/exact/tp1"; }
+const char *eng_numerics(const eng_engine *g)
+{
+    if (g->c.device.vulkan)
+        return "1/f32/vulkan/tp1"; /* one arithmetic whatever the precision; exactness across drivers is not promised */
+    return g->c.precision == KRN_PREC_F32 ? "1/f32/cpu/exact/tp1" : "1/int8x32/cpu/exact/tp1";
+}
 
 static int open_prefix(eng_engine *g, struct err *e)
 {
@@ -142,7 +155,8 @@ static int prepare(eng_engine *g, const struct eng_config *cfg, struct eng_exec_
     if ((rc = eng_model_open(&g->model, cfg->model_path, cfg->disks, cfg->alias, cfg->ctx, e)) || (rc = eng_config_defaults(&g->c, g->model->plan, e)) || (rc = open_grammars(g, e)))
         return rc;
     g->draft_rows = g->c.draft == ENG_DRAFT_OFF ? 0 : POL_DRAFT_MAX;
-    *x = (struct eng_exec_config){.isa = g->c.isa, .precision = g->c.precision, .threads = g->c.threads, .rows_max = g->c.chunk, .picks_max = g->c.seqs + g->draft_rows};
+    *x = (struct eng_exec_config){.isa = g->c.isa, .precision = g->c.precision, .threads = g->c.threads, .rows_max = g->c.chunk, .picks_max = g->c.seqs + g->draft_rows,
+                                  .device = g->c.device.vulkan ? &g->device.d : NULL};
     *kv = (struct eng_kv_config){.type = g->c.kv_type, .page_tokens = g->c.page_tokens, .slots = g->c.seqs, .ctx = g->c.ctx, .chunk = g->c.chunk};
     return charge(g, x, kv, e);
 }
@@ -187,12 +201,22 @@ static int open_parts(eng_engine *g, const struct eng_config *cfg, struct err *e
     if (rc)
         return rc;
     struct eng_plan *p = g->model->plan;
+    if (g->c.device.vulkan) {
+        eng_device_whole_tables(p);
+        g->c.device.bytes_max = g->device.bytes_max;
+    }
     if ((rc = eng_kv_open(&g->kv, p, &kv, e)) || (rc = eng_states_open(&g->states, p, g->c.kv_type, g->c.seqs, g->n_snapshots, e)) ||
         (rc = open_prefix(g, e)) || (rc = pool_open(&g->pool, g->c.threads, e)))
         return rc;
     x.pool = g->pool;
+    eng_device_pools(&g->device, g->kv);
     if ((rc = open_weights(g, e)) || (rc = eng_exec_open(&g->exec, p, g->weights, &x, e)) || (rc = eng_draw_open(g, e)))
         return rc;
+    if (g->c.device.vulkan) { /* the device has them all */
+        off_weights_close(g->weights);
+        g->weights = NULL;
+        g->weight_bytes = g->stats.weight_sweep_bytes = 0;
+    }
     g->live_max = g->c.seqs + g->c.queue_max;
     if ((rc = eng_step_open(g, e)) || (rc = eng_snapshots_open(g, e)))
         return rc;

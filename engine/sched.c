@@ -235,6 +235,8 @@ static void run_step(eng_engine *g)
         eng_snapshots_end(g);
     } else if (rc) {
         log_error("step failed: %s (%s)", e.msg, e.where);
+        if (rc == ERR_CLOSED && g->c.lost)
+            g->c.lost(&e);
         eng_snapshots_end(g);
     } else {
         settle_rows(g);
@@ -246,8 +248,9 @@ static void run_step(eng_engine *g)
     }
     if (rc != ERR_AGAIN)
         fail_rows(g, rc ? &e : NULL);
-    struct off_weights_stats w;
-    off_weights_stats(g->weights, &w);
+    struct off_weights_stats w = {0};
+    if (g->weights)
+        off_weights_stats(g->weights, &w);
     pthread_mutex_lock(&g->lock);
     g->stats.steps++;
     g->stats.weight_read_bytes = w.file_bytes_read;
@@ -332,7 +335,8 @@ void *eng_sched_main(void *engine)
     eng_engine *g = engine;
     struct pol_schedule_limits lim = {.tokens_max = g->c.chunk, .seqs_max = g->c.seqs};
     bool idle = true;
-    off_weights_patience(g->weights, hopeless, g);
+    if (g->weights)
+        off_weights_patience(g->weights, hopeless, g);
     while (gather(g, idle)) {
         end_some(g);
         fill_view(g);

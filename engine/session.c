@@ -2,6 +2,7 @@
 
 #include <stdlib.h>
 
+#include "engine/device.h"
 #include "engine/exec.h"
 #include "engine/kv.h"
 #include "engine/states.h"
@@ -13,6 +14,7 @@ struct eng_session {
     eng_exec *exec;
     eng_kv *kv;
     eng_states *states;
+    struct eng_device device;
     uint32_t picks_max;
     int32_t *tokens;
     uint32_t *pos, *picks, *tables, *slots;
@@ -64,12 +66,26 @@ int eng_session_open(eng_session **out, const struct eng_config *cfg, uint32_t p
     struct eng_kv_config kv = {.type = s->c.kv_type, .page_tokens = s->c.page_tokens, .slots = s->c.seqs, .ctx = s->c.ctx, .chunk = s->c.chunk,
                                .bytes_max = s->c.ram_max};
     struct eng_exec_config x = {.isa = s->c.isa, .precision = s->c.precision, .threads = s->c.threads, .rows_max = s->c.chunk, .picks_max = picks_max};
-    uint64_t others = eng_exec_bytes(p, &x) + eng_kv_bytes(p, &kv, kv.slots) + eng_states_bytes(p, s->c.kv_type, s->c.seqs);
+    if (s->c.device.vulkan) {
+        x.device = &s->device.d;
+        if ((rc = eng_device_plan(&s->device, &s->c, p, &x, &kv, e)))
+            goto out;
+        eng_device_whole_tables(p);
+        s->c.device.bytes_max = s->device.bytes_max;
+    }
+    uint64_t others = eng_exec_bytes(p, &x) + (kv.elsewhere ? 0 : eng_kv_bytes(p, &kv, kv.slots)) + eng_states_bytes(p, s->c.kv_type, s->c.seqs);
     uint64_t left = s->c.ram_max > others ? s->c.ram_max - others : 0;
-    if ((rc = eng_kv_open(&s->kv, p, &kv, e)) || (rc = eng_states_open(&s->states, p, s->c.kv_type, s->c.seqs, 0, e)) ||
+    if ((rc = eng_kv_open(&s->kv, p, &kv, e)))
+        goto out;
+    eng_device_pools(&s->device, s->kv);
+    if ((rc = eng_states_open(&s->states, p, s->c.kv_type, s->c.seqs, 0, e)) ||
         (rc = open_weights(s, left < p->weight_bytes_slot ? left : p->weight_bytes_slot, e)) || (rc = eng_exec_open(&s->exec, p, s->weights, &x, e)) ||
         (rc = open_tables(s, e)))
         goto out;
+    if (s->c.device.vulkan) { /* the device has them all */
+        off_weights_close(s->weights);
+        s->weights = NULL;
+    }
     *out = s;
     s = NULL;
 out:
@@ -146,3 +162,4 @@ const float *eng_session_row(eng_session *s, const struct krn_view *v, uint32_t 
 size_t eng_session_times(eng_session *s, struct krn_time *out, size_t max) { return eng_exec_times(s->exec, out, max); }
 void eng_session_drop(eng_session *s, uint32_t slot) { eng_kv_release(s->kv, slot); }
 struct eng_states *eng_session_states(eng_session *s) { return s->states; }
+bool eng_session_counters(const eng_session *s, struct krn_counters *out) { return eng_exec_counters(s->exec, out); }

@@ -7,7 +7,7 @@
 #include "engine/engine.h"
 
 typedef struct eng_session eng_session;
-/* Of cfg: model_path, ctx, seqs (slots), chunk (rows a step), threads, page_tokens, kv_type, isa, precision, ram_max. Zeros as in
+/* Of cfg: model_path, ctx, seqs (slots), chunk (rows a step), threads, page_tokens, kv_type, isa, precision, ram_max, device. Zeros as in
  * eng_open; picks_max: rows of logits a step may ask for. */
 int eng_session_open(eng_session **out, const struct eng_config *cfg, uint32_t picks_max, struct err *e);
 void eng_session_close(eng_session *s);
@@ -26,5 +26,6 @@ const float *eng_session_row(eng_session *s, const struct krn_view *v, uint32_t 
 struct eng_states *eng_session_states(eng_session *s); /* recurrent states, slots as in steps; borrowed */
 /* Time by kind of work since the last call; the first call starts the clocks (krn_backend_api.times). */
 size_t eng_session_times(eng_session *s, struct krn_time *out, size_t max);
+bool eng_session_counters(const eng_session *s, struct krn_counters *out); /* false: the backend counts nothing */
 void eng_session_drop(eng_session *s, uint32_t slot); /* forgets a sequence */
 #endif
