@@ -1,7 +1,10 @@
 #include "engine/chat.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+#include "base/hash.h"
 
 enum { KEYS_MAX = 16 };
 struct eng_chat {
@@ -13,6 +16,14 @@ struct eng_chat {
     bool knows_developer;              /* the template tells the role apart; others get "system" */
     struct eng_chat_form form;
     char *source; size_t n;
+};
+
+enum { MARK_BYTES = 32 };
+/* How the prompt ends: with the opening of an answer, as the messages end, or inside of the last message, which the answer continues:
+ * a mark that nobody can guess is rendered behind its text, and the prompt is cut there. */
+struct ending {
+    bool opens, continues;
+    char mark[MARK_BYTES + 1];
 };
 
 int eng_chat_open(eng_chat **out, const eng_tok *tok, const char *tmpl, size_t n, const struct json *special_tokens, struct err *e)
@@ -114,8 +125,21 @@ static int check_role(const eng_chat *c, const struct json *m, size_t i, const c
                    *role ? *role : "none", *role ? "\"" : "");
 }
 
+static int add_mark(const struct ending *end, const struct json *content, size_t i, struct arena *a, struct json **joined, struct err *e)
+{
+    if (!json_is(content, JSON_STRING) || !content->n)
+        return err_set(e, ERR_INVALID, "messages[%zu].content: expected text that the answer can continue (continue_final_message), found none", i);
+    char *s = arena_alloc(a, content->n + MARK_BYTES + 1);
+    if (!s)
+        return err_set(e, ERR_LIMIT, "messages[%zu].content: %zu bytes are too many", i, content->n);
+    memcpy(s, content->s, content->n);
+    memcpy(s + content->n, end->mark, MARK_BYTES);
+    *joined = json_new_str(a, s, content->n + MARK_BYTES);
+    return *joined ? ERR_OK : err_set(e, ERR_LIMIT, "the request is too large");
+}
+
 /* A message as this template wants it: content a string (or null), the role one that it knows, calls in its form. */
-static int add_message(const eng_chat *c, const struct json *messages, size_t *at, struct arena *a, struct json *list, struct err *e)
+static int add_message(const eng_chat *c, const struct json *messages, size_t *at, const struct ending *end, struct arena *a, struct json *list, struct err *e)
 {
     const char *role;
     size_t i = *at;
@@ -135,10 +159,57 @@ static int add_message(const eng_chat *c, const struct json *messages, size_t *a
     } else if (!json_is(content, JSON_STRING) && (!strcmp(role, "user") || !strcmp(role, "system"))) {
         return err_set(e, ERR_INVALID, "messages[%zu].content: expected a string or an array of parts, found none", i);
     }
+    if (end->continues && i == messages->n - 1) {
+        if (strcmp(role, "assistant") || (json_is(json_get(m, "tool_calls"), JSON_ARRAY) && json_get(m, "tool_calls")->n))
+            return err_set(e, ERR_INVALID, "messages[%zu].role: expected a text of the assistant's, which the answer continues (continue_final_message), found %s", i,
+                           strcmp(role, "assistant") ? role : "calls of tools");
+        if ((rc = add_mark(end, joined ? joined : content, i, a, &joined, e)))
+            return rc;
+    }
     return eng_chat_form_message(&c->form, messages, at, role, joined, a, list, e);
 }
 
-static int make_context(const eng_chat *c, const struct json *body, struct arena *a, struct json **out, struct err *e)
+static int get_switch(const struct json *body, const char *name, bool unsaid, bool *out, struct err *e)
+{
+    const struct json *v = json_get(body, name);
+    *out = v && v->type == JSON_BOOL ? v->b : unsaid;
+    return !v || v->type == JSON_BOOL || v->type == JSON_NULL ? ERR_OK : err_set(e, ERR_INVALID, "%s: expected true or false", name);
+}
+
+static int get_ending(const struct json *body, struct ending *end, struct err *e)
+{
+    uint8_t r[MARK_BYTES / 2];
+    int rc = get_switch(body, "continue_final_message", false, &end->continues, e);
+    if (rc || (rc = get_switch(body, "add_generation_prompt", !end->continues, &end->opens, e)))
+        return rc;
+    if (end->continues && end->opens)
+        return err_set(e, ERR_INVALID, "add_generation_prompt: expected false beside continue_final_message: an answer either begins or goes on");
+    if (end->continues && !hash_random(r, sizeof r))
+        return err_set(e, ERR_NOMEM, "no random numbers");
+    for (size_t i = 0; end->continues && i < sizeof r; i++)
+        snprintf(end->mark + 2 * i, 3, "%02x", r[i]);
+    return ERR_OK;
+}
+
+/* Ends the prompt where the mark stands. */
+static int cut_at_mark(const struct ending *end, struct eng_prompt *p, struct err *e)
+{
+    const char *at = memmem(p->text, p->n, end->mark, MARK_BYTES);
+    if (!at)
+        return err_set(e, ERR_INVALID, "continue_final_message: the chat template does not show the last message's text as it is");
+    p->n = (size_t)(at - p->text);
+    p->text[p->n] = '\0';
+    size_t n = 0;
+    while (n < p->n_spans && p->spans[n].begin < p->n) {
+        if (p->spans[n].end > p->n)
+            p->spans[n].end = p->n;
+        n++;
+    }
+    p->n_spans = n;
+    return ERR_OK;
+}
+
+static int make_context(const eng_chat *c, const struct json *body, const struct ending *end, struct arena *a, struct json **out, struct err *e)
 {
     const struct json *messages = json_get(body, "messages"), *tools = json_get(body, "tools"), *extra = json_get(body, "chat_template_kwargs");
     if (!json_is(messages, JSON_ARRAY) || !messages->n)
@@ -150,11 +221,11 @@ static int make_context(const eng_chat *c, const struct json *body, struct arena
     for (size_t i = 0; ok && i < c->specials->n; i++) /* after the request's: they are trusted by name */
         ok = json_set(a, ctx, c->specials->members[i].key, c->specials->members[i].value);
     for (size_t i = 0; ok && i < messages->n; i++) {
-        int rc = add_message(c, messages, &i, a, list, e);
+        int rc = add_message(c, messages, &i, end, a, list, e);
         if (rc)
             return rc;
     }
-    ok = ok && json_set(a, ctx, "messages", list) && json_set(a, ctx, "add_generation_prompt", json_new_bool(a, true));
+    ok = ok && json_set(a, ctx, "messages", list) && json_set(a, ctx, "add_generation_prompt", json_new_bool(a, end->opens));
     if (ok && json_is(tools, JSON_ARRAY) && tools->n)
         ok = json_set(a, ctx, "tools", tools);
     *out = ctx;
@@ -165,10 +236,15 @@ int eng_chat_prompt(const eng_chat *c, const struct json *body, int64_t now, str
 {
     struct json *ctx = NULL;
     struct eng_prompt p;
-    int rc = make_context(c, body, a, &ctx, e);
-    if (!rc && (rc = eng_template_render(c->tmpl, ctx, c->trusted, now, a, &p, e)))
+    struct ending end = {0};
+    int rc = get_ending(body, &end, e);
+    if (rc || (rc = make_context(c, body, &end, a, &ctx, e)))
+        return rc;
+    if ((rc = eng_template_render(c->tmpl, ctx, c->trusted, now, a, &p, e)))
         return err_prefix(e, rc, "messages");
-    if (!rc && text)
+    if (end.continues && (rc = cut_at_mark(&end, &p, e)))
+        return rc;
+    if (text)
         *text = p;
-    return rc ? rc : eng_tok_encode_spans(c->tok, p.text, p.spans, p.n_spans, ids, e);
+    return eng_tok_encode_spans(c->tok, p.text, p.spans, p.n_spans, ids, e);
 }

@@ -199,9 +199,20 @@ static int get_messages(const struct json *body, struct arena *a, struct json *l
         snprintf(param, sizeof param, "messages.%zu.content", i);
         rc = get_message(m, param, a, list, ae);
     }
-    if (!rc && json_eq(role, "assistant"))
-        return gw_api_error_set(ae, 400, "unsupported_value", param, "messages: the last message must be the user's; continuing an assistant message is not supported by this server");
     return rc;
+}
+
+/* A last message of the assistant's is the beginning of the answer. Its end is where the answer goes on: white space there is refused as in Anthropic's API. */
+static int get_beginning(const struct json *list, struct arena *a, struct json *out, struct gw_api_error *ae)
+{
+    const struct json *last = list->items[list->n - 1], *content = json_get(last, "content");
+    if (json_is(content, JSON_ARRAY) && content->n)
+        content = json_get(content->items[content->n - 1], "text");
+    if (!json_eq(json_get(last, "role"), "assistant"))
+        return 0;
+    if (json_is(content, JSON_STRING) && content->n && strchr(" \t\r\n", content->s[content->n - 1]))
+        return gw_api_error_set(ae, 400, "invalid_value", "messages", "messages: final assistant content cannot end with trailing whitespace");
+    return json_set(a, out, "continue_final_message", json_new_bool(a, true)) ? 0 : no_memory(ae);
 }
 
 /* ---- tools and thinking ------------------------------------------------------------------------------------ */
@@ -315,7 +326,7 @@ int gw_anthropic_parse_count(struct gw_chat_req *r, const char *body, size_t n, 
         return no_memory(ae);
     if ((system = gw_field(tree, "system")) && system->n && ((rc = get_content(system, "system", a, &content, ae)) || (rc = add_message(a, list, "system", content, ae))))
         return rc;
-    if ((rc = get_messages(tree, a, list, ae)) || (rc = check_unsupported(tree, ae)) || (rc = get_tools(r, tree, a, out, ae)) || (rc = get_thinking(r, tree, ae)))
+    if ((rc = get_messages(tree, a, list, ae)) || (rc = get_beginning(list, a, out, ae)) || (rc = check_unsupported(tree, ae)) || (rc = get_tools(r, tree, a, out, ae)) || (rc = get_thinking(r, tree, ae)))
         return rc;
     if (!json_set(a, out, "messages", list) || !json_set(a, out, "request", tree)) /* the latter for gw_anthropic_parse */
         return no_memory(ae);

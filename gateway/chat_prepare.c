@@ -82,7 +82,8 @@ static int make_prompts(struct gw_chat *c)
         if (eng_chat_prompt(c->served->chat, c->req.body, clock_wall_s(), &c->mem, &c->ids, &text, &e))
             return prompt_error(c, &e);
         const struct eng_reasoning_format *r = &c->served->format.reasoning;
-        c->place = eng_format_ends_in(&r->open, text.text, text.n) ? GW_PLACE_REASONING
+        const struct json *goes_on = json_get(c->req.body, "continue_final_message");
+        c->place = goes_on && goes_on->type == JSON_BOOL && goes_on->b ? GW_PLACE_CONTENT : eng_format_ends_in(&r->open, text.text, text.n) ? GW_PLACE_REASONING
                    : eng_format_ends_in(&r->content_open, text.text, text.n) ? GW_PLACE_CONTENT : GW_PLACE_START;
         if (gw_chat_make_grammar(c))
             return c->ae.status;

@@ -20,7 +20,7 @@ static const struct { const char *name; enum neutral off; const char *word; } re
     {"functions", NEUTRAL_EMPTY, NULL},        {"function_call", NEUTRAL_WORD, "none"},      {"modalities", NEUTRAL_ONLY_TEXT, NULL},
     {"audio", NEUTRAL_NEVER, NULL},            {"web_search_options", NEUTRAL_NEVER, NULL},
     {"verbosity", NEUTRAL_WORD, "medium"},     {"prompt_logprobs", NEUTRAL_NEVER, NULL},
-    {"guided_regex", NEUTRAL_NEVER, NULL},     {"continue_final_message", NEUTRAL_FALSE, NULL},
+    {"guided_regex", NEUTRAL_NEVER, NULL},
     {"stop_token_ids", NEUTRAL_EMPTY, NULL},   {"bad_words", NEUTRAL_EMPTY, NULL},        {"allowed_token_ids", NEUTRAL_EMPTY, NULL},
     {"include_stop_str_in_output", NEUTRAL_FALSE, NULL}, {"use_beam_search", NEUTRAL_FALSE, NULL}, {"suffix", NEUTRAL_EMPTY, NULL},
     {"echo", NEUTRAL_FALSE, NULL}, /* the last one: completions have it */

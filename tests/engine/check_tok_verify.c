@@ -219,6 +219,41 @@ static void chat_cases(eng_tok *t, const struct json *cases, const char *what)
     eng_ids_free(&ids);
 }
 
+static int prompt_of(const eng_chat *chat, const char *answer, const char *fields, int64_t now, struct arena *a, struct eng_prompt *text, struct err *e)
+{
+    struct json *body;
+    struct buf b;
+    struct eng_ids ids = {.max = 1 << 20};
+    buf_init(&b, 1 << 16);
+    buf_printf(&b, "{\"messages\":[{\"role\":\"user\",\"content\":\"How many?\"},{\"role\":\"assistant\",\"content\":\"%s\"}]%s}", answer, fields);
+    ck_assert_int_eq(json_parse(&body, b.data, b.len, &(struct json_limits){.bytes_max = 1 << 16}, a, e), 0);
+    int rc = eng_chat_prompt(chat, body, now, a, &ids, text, e);
+    ck_assert(rc || ids.n > 4);
+    eng_ids_free(&ids);
+    buf_free(&b);
+    return rc;
+}
+
+/* A prompt that ends inside of the last message is the beginning of one in which that message is longer. */
+static void goes_on(const eng_chat *chat, int64_t now, struct arena *a, const char *what)
+{
+    struct eng_prompt part, whole;
+    struct err err;
+    ck_assert_msg(!prompt_of(chat, "There are ", ",\"continue_final_message\":true", now, a, &part, &err), "%s: %s", what, err.msg);
+    ck_assert_msg(!prompt_of(chat, "There are 42", ",\"add_generation_prompt\":false", now, a, &whole, &err), "%s: %s", what, err.msg);
+    ck_assert_msg(part.n > 10 && !memcmp(part.text + part.n - 10, "There are ", 10), "%s: ends with %s", what, part.text);
+    ck_assert_msg(whole.n > part.n && !memcmp(whole.text, part.text, part.n), "%s: %s\nis not how this begins: %s", what, part.text, whole.text);
+    ck_assert_uint_eq(part.spans[part.n_spans - 1].end, part.n);
+    ck_assert_int_eq(prompt_of(chat, "", ",\"continue_final_message\":true", now, a, &part, &err), ERR_INVALID);
+    ck_assert_ptr_nonnull(strstr(err.msg, "messages[1].content"));
+    ck_assert_int_eq(prompt_of(chat, "x", ",\"continue_final_message\":true,\"add_generation_prompt\":true", now, a, &part, &err), ERR_INVALID);
+    ck_assert_ptr_nonnull(strstr(err.msg, "add_generation_prompt"));
+    ck_assert_int_eq(prompt_of(chat, "x\"},{\"role\":\"user\",\"content\":\"y", ",\"continue_final_message\":true", now, a, &part, &err), ERR_INVALID);
+    ck_assert_ptr_nonnull(strstr(err.msg, "messages[2].role"));
+    ck_assert_int_eq(prompt_of(chat, "x", ",\"continue_final_message\":1", now, a, &part, &err), ERR_INVALID);
+    ck_assert_ptr_nonnull(strstr(err.msg, "continue_final_message"));
+}
+
 /* Messages to ids as a request goes: template, who wrote what, tokenizer. Where a past call or reasoning takes another form than the
  * reference gave it (engine/chat_form.h), its text is not comparable. */
 static void chat_whole(const eng_tok *t, const struct json *head, const char *tmpl, size_t n, const char *what)
@@ -257,6 +292,7 @@ static void chat_whole(const eng_tok *t, const struct json *head, const char *tm
         whole++;
     }
     ck_assert_uint_gt(whole, 10);
+    goes_on(chat, timegm(&tm), &a, what);
     eng_chat_close(chat);
     eng_ids_free(&ids);
     buf_free(&b);

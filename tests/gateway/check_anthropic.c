@@ -50,6 +50,9 @@ START_TEST(core)
     ck_assert(!parse("{" MSG ",\"max_tokens\":1,\"system\":\"\"}", &r, &ae));
     expect_messages(&r, "[{\"role\":\"user\",\"content\":\"hi\"}]");
     ck_assert_int_eq(gw_anthropic_parse_count(&r, "{" MSG "}", strlen("{" MSG "}"), &mem, &ae), 0);
+    ck_assert(!json_get(r.body, "continue_final_message"));
+    ck_assert(!parse(MESSAGES("[{\"role\":\"user\",\"content\":\"x\"},{\"role\":\"assistant\",\"content\":\"{\"}]"), &r, &ae));
+    ck_assert(json_is(json_get(r.body, "continue_final_message"), JSON_BOOL) && json_get(r.body, "continue_final_message")->b);
     ck_assert(!gw_anthropic_check_version(NULL, &ae) && !gw_anthropic_check_version("2023-06-01", &ae));
     ck_assert(gw_anthropic_check_version("", &ae) == 400 && gw_anthropic_check_version("v1", &ae) == 400 && gw_anthropic_check_version("2023-06-011", &ae) == 400);
     arena_free(&mem);
@@ -69,7 +72,8 @@ static const struct { const char *body, *says; } bad[] = {
     {MESSAGES("[{\"role\":\"user\",\"content\":[{\"type\":\"text\"}]}]"), "messages.0.content.0.text"},
     {MESSAGES("[{\"role\":\"user\",\"content\":[{\"type\":\"text\",\"text\":\"x\"},{\"type\":\"image\",\"source\":{}}]}]"), "messages.0.content.1"},
     {MESSAGES("[{\"role\":\"user\",\"content\":[{\"text\":\"x\"}]}]"), "(no type)"},
-    {MESSAGES("[{\"role\":\"user\",\"content\":\"x\"},{\"role\":\"assistant\",\"content\":\"y\"}]"), "last message"},
+    {MESSAGES("[{\"role\":\"user\",\"content\":\"x\"},{\"role\":\"assistant\",\"content\":\"y \"}]"), "trailing whitespace"},
+    {MESSAGES("[{\"role\":\"user\",\"content\":\"x\"},{\"role\":\"assistant\",\"content\":[{\"type\":\"text\",\"text\":\"a\"},{\"type\":\"text\",\"text\":\"y\\n\"}]}]"), "trailing whitespace"},
     {WITH("\"system\":5"), "system"}, {WITH("\"system\":[{\"type\":\"image\"}]"), "system.0"}, {WITH("\"stream\":1"), "stream"},
     {WITH("\"temperature\":1.5"), "temperature"}, {WITH("\"top_p\":-1"), "top_p"}, {WITH("\"top_k\":-1"), "top_k"}, {WITH("\"stop_sequences\":[\"\"]"), "stop_sequences[0]"},
     {WITH("\"stop_sequences\":5"), "stop_sequences"}, {WITH("\"metadata\":5"), "metadata"}, {WITH("\"tools\":[{\"name\":\"f\"}]"), "tools"},
