@@ -33,6 +33,7 @@ const struct cli_flag cli_engine_flags[] = {
     {{"kernels", CONF_ENUM, AT(kernels), 0, 0, kernels}, NULL, "SET", "auto, c, avx2, avx512: equal bits, different speed"},
     {{"ram", CONF_STR, AT(ram), 0, 0, NULL}, NULL, "SIZE", "memory of the engine: bytes with K M G T, or % of the model's bytes; weights that do not fit stream from the drive"},
     {{"disk", CONF_STR, AT(disk), 0, 0, NULL}, NULL, "DIR", "a directory on another drive with copies of the model's files, or with those its own directory lacks; may be repeated"},
+    {{"warm", CONF_STR, AT(warm), 0, 0, NULL}, NULL, "FILE", "where routed experts are cached: those in memory at the end are written there, and read ahead at the next start"},
     {{"io", CONF_ENUM, AT(io), 0, 0, ios}, NULL, "auto|ring|threads", "how weights that stream are read: a ring is io_uring, threads is pread (auto: a ring where the kernel allows it)"},
     {{"verify-reads", CONF_BOOL, AT(verify_reads), 0, 0, NULL}, NULL, NULL, "hold what is read of a packed copy against its checksums"},
     {{"device", CONF_STR, AT(device), 0, 0, NULL}, NULL, "DEV", "cpu, or vulkan[:N]: device N of `sluice devices`"},
@@ -162,7 +163,7 @@ int cli_engine_config(const struct cli_engine *f, struct eng_config *c, struct e
         return err_set(e, ERR_INVALID, "no model given (-m MODEL)");
     *c = (struct eng_config){.model_path = f->model, .alias = f->alias, .ctx = (uint32_t)f->ctx, .seqs = (uint32_t)f->seqs,
                              .threads = (uint32_t)f->threads, .chunk = (uint32_t)f->chunk, .page_tokens = (uint32_t)f->page,
-                             .prefix_off = f->prefix == 1, .disks = f->disk, .verify_reads = f->verify_reads, .io = (enum off_io)f->io, .draft = modes[f->draft], .kv_type = types[f->kv_type], .isa = isas[f->kernels],
+                             .prefix_off = f->prefix == 1, .disks = f->disk, .warm_path = f->warm, .verify_reads = f->verify_reads, .io = (enum off_io)f->io, .draft = modes[f->draft], .kv_type = types[f->kv_type], .isa = isas[f->kernels],
                              .precision = f->precision == 1 ? KRN_PREC_F32 : KRN_PREC_AUTO};
     int rc = device_of(f, c, e);
     return !rc && f->ram ? size_of(f, "--ram", f->ram, &c->ram_max, e) : rc;

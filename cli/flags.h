@@ -19,7 +19,7 @@ int cli_parse(int argc, char **argv, const char *usage, const struct cli_flags *
 
 /* The engine flags of DESIGN, "Command line". Only those that act exist. */
 struct cli_engine {
-    const char *model, *alias, *ram, *device, *disk, *vram, *without;
+    const char *model, *alias, *ram, *device, *disk, *warm, *vram, *without;
     int64_t ctx, seqs, threads, chunk, page;
     int precision, kernels, kv_type, prefix, draft, io;
     bool verify_reads; /* indices of the words */

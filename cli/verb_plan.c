@@ -11,6 +11,7 @@
 #include "kernels/probe.h"
 #include "offload/drive.h"
 #include "offload/ram.h"
+#include "policies/predict.h"
 
 struct plan_flags { bool json, no_probe, replay; };
 #define AT(f) offsetof(struct plan_flags, f)
@@ -40,7 +41,7 @@ static int measure(const struct eng_prediction *p, struct rates *r, struct err *
         return rc;
     rc = krn_probe_read(workers, MEMORY_BYTES, 3, &r->memory_s, e);
     pool_close(workers);
-    if (rc || !p->sweep_bytes || (rc = off_catalog_open_on(&c, p->config.model_path, p->config.disks, 0, e)))
+    if (rc || (!p->sweep_bytes && !p->expert_slots) || (rc = off_catalog_open_on(&c, p->config.model_path, p->config.disks, 0, e)))
         return rc;
     rc = off_probe_drive_tell(c, DRIVE_BYTES, p->config.io, keep_line, r, &d, e);
     off_catalog_close(c);
@@ -49,28 +50,38 @@ static int measure(const struct eng_prediction *p, struct rates *r, struct err *
     return rc;
 }
 
-/* A decode step reads every weight from memory, and what does not stay from the drive, both at once. */
-static double step_s(const struct eng_prediction *p, const struct rates *r, const char **roof)
+/* Where a step's bytes come from. Experts that all stay count as held. */
+static struct pol_tiers tiers_of(const struct eng_prediction *p, const struct rates *r)
 {
-    double memory = r->memory_s > 0 ? (double)p->weight_slot_bytes / r->memory_s : 0, drive = r->drive_s > 0 ? (double)p->sweep_bytes / r->drive_s : 0;
-    *roof = drive > memory ? "drive" : "memory";
-    return drive > memory ? drive : memory;
+    struct pol_tiers t = {.trunk_bytes = p->weight_slot_bytes - p->experts_bytes_all, .streamed_bytes = p->sweep_bytes, .memory_s = r->memory_s, .drive_s = r->drive_s};
+    if (p->experts) {
+        t.layers = p->expert_layers;
+        t.experts = p->experts_per_layer;
+        t.k = p->experts_chosen;
+        t.expert_bytes = p->experts_bytes_all / p->experts;
+        t.resident = p->expert_slots ? (double)p->expert_slots / p->experts : 1;
+    }
+    return t;
 }
+
+static double rate(double tokens, double s) { return s > 0 ? tokens / s : 0; }
 
 static void line(const char *what, uint64_t bytes, const char *note) { printf("  %-30s %12.1f MiB  %s\n", what, (double)bytes / (1 << 20), note); }
 
 static void print_text(const struct eng_prediction *p, const struct rates *r, const char *ruled)
 {
-    uint64_t sum = p->resident_bytes + p->window_bytes + p->staging_bytes + p->activation_bytes + p->state_bytes + p->snapshot_bytes + p->kv_bytes;
-    const char *roof;
-    double s = step_s(p, r, &roof);
+    uint64_t sum = p->resident_bytes + p->window_bytes + p->staging_bytes + p->expert_bytes + p->activation_bytes + p->state_bytes + p->snapshot_bytes + p->kv_bytes;
+    struct pol_tiers t = tiers_of(p, r);
+    struct pol_step one = pol_predict(&t, 1), all = pol_predict(&t, p->config.seqs), chunk = pol_predict(&t, p->config.chunk);
     printf("model      %s: %.1f MiB of weights in memory's layout\n", p->config.model_path, (double)p->weight_slot_bytes / (1 << 20));
     printf("budget     %.1f MiB (%s)\n", (double)p->config.ram_max / (1 << 20), ruled);
-    line("weights that stay", p->resident_bytes, p->sweep_bytes ? "" : "all of them");
-    if (p->sweep_bytes) {
+    line("weights that stay", p->resident_bytes, p->sweep_bytes ? "" : p->expert_slots ? "all but experts" : "all of them");
+    if (p->expert_slots)
+        printf("  %-30s %12.1f MiB  %u of %u\n", "experts", (double)p->expert_bytes / (1 << 20), p->expert_slots, p->experts);
+    if (p->sweep_bytes)
         line("window for the others", p->window_bytes, "");
+    if (p->staging_bytes)
         line("reading buffers", p->staging_bytes, "");
-    }
     line("activations and tables", p->activation_bytes, "");
     if (p->state_bytes)
         line("recurrent states", p->state_bytes, "");
@@ -79,7 +90,8 @@ static void print_text(const struct eng_prediction *p, const struct rates *r, co
     printf("  %-30s %12.1f MiB  %" PRIu64 " bytes a token; room for %" PRIu64 " of %u sequences of %u tokens\n", "KV pages", (double)p->kv_bytes / (1 << 20), p->kv_token_bytes,
            p->kv_seq_bytes ? p->kv_bytes / p->kv_seq_bytes : p->config.seqs, p->config.seqs, p->config.ctx);
     line("together", sum, "");
-    printf("a step     reads %.1f MiB of weights from memory, %.1f MiB from the drive\n", (double)p->weight_slot_bytes / (1 << 20), (double)p->sweep_bytes / (1 << 20));
+    printf("a token    reads %.1f MiB of weights from memory, %.1f MiB from the drive", one.memory_bytes / (1 << 20), one.drive_bytes / (1 << 20));
+    printf(p->expert_slots ? " (%.0f %% of chosen experts found there if all are chosen alike; more where they are not)\n" : "\n", 100 * one.hits);
     if (!(r->memory_s > 0))
         return;
     printf("measured   memory %.1f GB/s", r->memory_s / 1e9);
@@ -87,21 +99,26 @@ static void print_text(const struct eng_prediction *p, const struct rates *r, co
         printf(", drive %.2f GB/s%s", r->drive_s / 1e9, r->direct ? "" : " (through the page cache: may be memory's rate)");
     for (unsigned i = 0; i < r->n_reading; i++)
         printf("\nreads      %s", r->reading[i]);
-    printf("\nroof       the %s: %.2f tokens/s for one sequence, before arithmetic and attention; sequences that run together share each step\n", roof, s > 0 ? 1 / s : 0);
+    printf("\nroof       the %s: %.2f tokens/s for one sequence, before arithmetic and attention\n", one.drive ? "drive" : "memory", rate(1, one.roof_s));
+    printf("expected   at most %.2f tokens/s for one sequence, %.2f together for %u; a prompt's first token after %.1f s for each %u of its tokens\n", rate(1, one.expected_s),
+           rate(p->config.seqs, all.expected_s), p->config.seqs, chunk.expected_s, p->config.chunk);
 }
 
 static void print_json(const struct eng_prediction *p, const struct rates *r, const char *ruled)
 {
-    const char *roof;
-    double s = step_s(p, r, &roof);
+    struct pol_tiers t = tiers_of(p, r);
+    struct pol_step one = pol_predict(&t, 1), all = pol_predict(&t, p->config.seqs), chunk = pol_predict(&t, p->config.chunk);
     printf("{\"ram_max\":%" PRIu64 ",\"ruled_by\":\"%s\",\"weight_bytes\":%" PRIu64 ",\"resident_bytes\":%" PRIu64 ",\"window_bytes\":%" PRIu64 ",\"staging_bytes\":%" PRIu64
            ",\"sweep_bytes\":%" PRIu64 ",\"activation_bytes\":%" PRIu64 ",\"state_bytes\":%" PRIu64 ",\"snapshot_bytes\":%" PRIu64 ",\"snapshots\":%u,\"kv_bytes\":%" PRIu64 ",\"kv_token_bytes\":%" PRIu64 ",\"kv_sequence_bytes\":%" PRIu64
            ",\"ctx\":%u,\"seqs\":%u",
            p->config.ram_max, ruled, p->weight_slot_bytes, p->resident_bytes, p->window_bytes, p->staging_bytes, p->sweep_bytes, p->activation_bytes, p->state_bytes, p->snapshot_bytes,
            p->snapshots, p->kv_bytes,
            p->kv_token_bytes, p->kv_seq_bytes, p->config.ctx, p->config.seqs);
+    printf(",\"expert_bytes\":%" PRIu64 ",\"expert_slots\":%u,\"experts\":%u,\"expert_hits\":%.4f,\"token_memory_bytes\":%.0f,\"token_drive_bytes\":%.0f", p->expert_bytes, p->expert_slots,
+           p->experts, one.hits, one.memory_bytes, one.drive_bytes);
     if (r->memory_s > 0)
-        printf(",\"memory_bytes_s\":%.0f,\"roof\":\"%s\",\"roof_tok_s\":%.3f", r->memory_s, roof, s > 0 ? 1 / s : 0);
+        printf(",\"memory_bytes_s\":%.0f,\"roof\":\"%s\",\"roof_tok_s\":%.3f,\"expected_tok_s\":%.3f,\"expected_tok_s_all\":%.3f,\"chunk\":%u,\"expected_chunk_s\":%.3f", r->memory_s,
+               one.drive ? "drive" : "memory", rate(1, one.roof_s), rate(1, one.expected_s), rate(p->config.seqs, all.expected_s), p->config.chunk, chunk.expected_s);
     if (r->drive_s > 0)
         printf(",\"drive_bytes_s\":%.0f,\"drive_direct\":%s", r->drive_s, r->direct ? "true" : "false");
     for (unsigned i = 0; i < r->n_reading; i++) {

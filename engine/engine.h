@@ -11,6 +11,7 @@
 struct eng_config {
     const char *model_path, *alias;
     const char *disks;        /* --disk: directories with copies of its files, or the rest of them, separated by commas; NULL: none */
+    const char *warm_path;    /* --warm: the experts in memory are written there at the end, and read ahead at the start; NULL: no */
     bool verify_reads;        /* --verify-reads: what is read of a packed copy is held against its checksums */
     enum off_io io;           /* --io: how weights are read past the page cache */
     uint32_t ctx;             /* -c: tokens a sequence; 0: what the sheet says, mostly 4096 or less */
@@ -105,6 +106,8 @@ struct eng_prediction {
     uint64_t weight_slot_bytes;       /* all weights, as they lie in memory */
     uint64_t resident_bytes, window_bytes, staging_bytes; /* those that stay; what the others pass through; their readers' buffers */
     uint64_t sweep_bytes;             /* of weights that pass in every step; 0: all stay */
+    uint64_t expert_bytes, experts_bytes_all; /* of the cache of experts, 0: they stay; of them all, 0: a model without */
+    uint32_t expert_slots, experts, expert_layers, experts_per_layer, experts_chosen; /* it holds; there are; in how many layers; of one; by a token of one */
     uint64_t activation_bytes, state_bytes, snapshot_bytes, kv_bytes, kv_token_bytes, kv_seq_bytes; /* all; a token's; one whole sequence's */
     uint32_t snapshots;               /* of recurrent states that there is room for */
 };
@@ -128,6 +131,8 @@ struct eng_stats {
     uint64_t weight_failing;      /* 1: weights that stream cannot be read at present */
     struct eng_drive { char dir[200], reading[64]; uint64_t bytes, reads, errors; } drives[ENG_DRIVES_MAX]; /* the first ones */
     uint32_t n_drives;
+    uint64_t expert_slots, experts; /* of the cache of experts (0: they all stay), and how many there are */
+    uint64_t expert_hits, expert_misses, expert_read_bytes, expert_preloaded; /* chosen and there; chosen and read; read; read ahead at the start */
     uint64_t prefix_lookups, prefix_hits, prefix_tokens; /* admissions; those that found pages; tokens that were not computed */
     uint64_t draft_tokens, draft_accepted;               /* guessed; guessed right */
     uint64_t prefix_pages, prefix_evictions;             /* pages in the index, held or not; pages and snapshots that left it for want of room */

@@ -15,8 +15,11 @@ struct eng_exec {
     krn_list *whole;     /* on a device: all segments in one, for steps that nobody looks into */
     bool loaded;         /* the device has all weights: nothing is leased */
     bool joined;         /* everything stays: segments that only records cut run as one */
-    uint64_t *chosen; /* bit e: expert e has rows in this step */
-    uint32_t *leased; uint32_t n_leased; /* experts' records; room for three an expert */
+    bool portions;       /* experts are cached: their segments run alone, with those that are there */
+    uint32_t *chosen;    /* [experts] rows of this step that chose each */
+    uint32_t *todo;      /* [experts] chosen and not computed yet */
+    uint32_t *portion;   /* [experts] */
+    uint32_t *leased; uint32_t n_leased; /* experts' records */
 };
 
 static struct krn_backend_config backend_config(const struct eng_plan *p, const struct eng_exec_config *c)
@@ -47,7 +50,8 @@ uint64_t eng_exec_bytes(const struct eng_plan *p, const struct eng_exec_config *
 
 static uint32_t run_end(const eng_exec *x, uint32_t i)
 {
-    for (i++; i < x->plan->n_segments && x->joined && x->plan->segments[i].joins;)
+    const struct eng_segment *s = x->plan->segments;
+    for (i++; i < x->plan->n_segments && x->joined && s[i].joins && !(x->portions && (s[i].experts || s[i - 1].experts));)
         i++;
     return i;
 }
@@ -59,6 +63,7 @@ static int record_runs(eng_exec *x, struct err *e)
     struct off_weights_stats s;
     off_weights_stats(x->weights, &s);
     x->joined = s.sweep_bytes == 0;
+    x->portions = s.expert_slots > 0 && !x->api->load; /* a device is given all of them once */
     for (uint32_t i = 0; i < p->n_segments; i = run_end(x, i)) {
         const struct eng_segment *a = &p->segments[i], *b = &p->segments[run_end(x, i) - 1];
         int rc = x->api->record(x->backend, p->ops + a->op0, b->op0 + b->n_ops - a->op0, p->weights, &x->lists[i], e);
@@ -98,10 +103,12 @@ int eng_exec_open(eng_exec **out, struct eng_plan *p, off_weights *w, const stru
         return err_set(e, ERR_NOMEM, "executor");
     x->plan = p;
     x->lists = calloc(p->n_segments, sizeof *x->lists);
-    x->chosen = calloc(p->experts.n / 64 + 1, sizeof *x->chosen);
-    x->leased = calloc((size_t)p->experts.n * 3 + 1, sizeof *x->leased);
+    x->chosen = calloc((size_t)p->experts.n + 1, sizeof *x->chosen);
+    x->todo = calloc((size_t)p->experts.n + 1, sizeof *x->todo);
+    x->portion = calloc((size_t)p->experts.n + 1, sizeof *x->portion);
+    x->leased = calloc((size_t)p->experts.n + 1, sizeof *x->leased);
     x->rows = calloc((size_t)c->rows_max + 1, sizeof *x->rows);
-    if (!x->lists || !x->chosen || !x->leased || !x->rows) {
+    if (!x->lists || !x->chosen || !x->todo || !x->portion || !x->leased || !x->rows) {
         rc = err_set(e, ERR_NOMEM, "executor of %u segments", p->n_segments);
         goto out;
     }
@@ -140,40 +147,109 @@ void eng_exec_close(eng_exec *x)
     if (x->backend)
         x->api->close(x->backend);
     free(x->leased);
+    free(x->portion);
+    free(x->todo);
     free(x->chosen);
     free(x->rows);
     free(x->lists);
     free(x);
 }
 
-/* The gate: what the router wrote in an earlier segment becomes leases of the chosen experts' records. */
-static int lease_experts(eng_exec *x, const struct krn_op *op, uint32_t rows, struct err *e)
+/* What the router wrote in an earlier segment, counted by expert. */
+static int count_chosen(eng_exec *x, const struct krn_op *op, uint32_t rows, struct err *e)
 {
     const struct krn_view *v = &op->in[1];
     uint32_t n = op->u.experts.n;
 
-    memset(x->chosen, 0, (n / 64 + 1) * sizeof *x->chosen);
+    memset(x->chosen, 0, x->plan->experts.n * sizeof *x->chosen);
     for (uint32_t r = 0; r < rows; r++) {
         const float *id = x->api->row(x->backend, v, r);
         for (uint32_t i = 0; i < v->dim; i++) {
             if (!(id[i] >= 0 && id[i] < (float)n))
                 return err_set(e, ERR_INVALID, "row %u is routed to expert %g of %u", r, (double)id[i], n);
-            x->chosen[(uint32_t)id[i] / 64] |= UINT64_C(1) << (uint32_t)id[i] % 64;
-        }
-    }
-    for (uint32_t i = 0; i < n; i++) {
-        uint32_t last = UINT32_MAX;
-        for (unsigned s = 0; s < 3 && x->chosen[i / 64] >> i % 64 & 1; s++) {
-            uint32_t record = x->plan->record_of[op->weight[s] + i];
-            int rc = record == last ? ERR_OK : off_lease(x->weights, record, e);
-            if (rc)
-                return rc;
-            if (record != last)
-                x->leased[x->n_leased++] = record;
-            last = record;
+            x->chosen[(uint32_t)id[i]]++;
         }
     }
     return ERR_OK;
+}
+
+static uint32_t expert_record(const eng_exec *x, const struct eng_segment *s, uint32_t expert)
+{
+    return x->plan->choice.records[(size_t)s->choice * x->plan->choice.per_layer + expert];
+}
+
+static int lease_expert(eng_exec *x, const struct eng_segment *s, uint32_t expert, struct err *e)
+{
+    uint32_t record = expert_record(x, s, expert);
+    int rc = off_lease(x->weights, record, e);
+    if (!rc)
+        x->leased[x->n_leased++] = record;
+    return rc;
+}
+
+static void release_experts(eng_exec *x)
+{
+    while (x->n_leased)
+        off_release(x->weights, x->leased[--x->n_leased]);
+}
+
+/* All that were chosen, at once: they stay in memory. */
+static int lease_experts(eng_exec *x, const struct eng_segment *s, uint32_t rows, struct err *e)
+{
+    const struct krn_op *op = &x->plan->ops[s->op0];
+    int rc = count_chosen(x, op, rows, e);
+    for (uint32_t i = 0; i < op->u.experts.n && !rc; i++)
+        if (x->chosen[i])
+            rc = lease_expert(x, s, i, e);
+    return rc;
+}
+
+/* Those of todo [n] that are there become leased and the portion [*k]; if none is, the first, which is waited for, and what else came
+ * meanwhile. In order: a run from the first on. The others remain in todo. */
+static int next_portion(eng_exec *x, const struct eng_segment *s, uint32_t *n, bool in_order, uint32_t *k, struct err *e)
+{
+    bool wait = true;
+    uint32_t left = 0;
+    int rc = ERR_OK;
+    for (uint32_t i = 0; i < *n && !in_order && wait; i++)
+        wait = !off_at_hand(x->weights, expert_record(x, s, x->todo[i]));
+    *k = 0;
+    for (uint32_t i = 0; i < *n && !rc; i++) {
+        if ((in_order && left) || (!(wait && i == 0) && !off_at_hand(x->weights, expert_record(x, s, x->todo[i]))))
+            x->todo[left++] = x->todo[i];
+        else if (!(rc = lease_expert(x, s, x->todo[i], e)))
+            x->portion[(*k)++] = x->todo[i];
+    }
+    *n = left;
+    return rc;
+}
+
+/* A segment that is one call of experts which are cached: with those that are there while the others are read. */
+static int run_portions(eng_exec *x, uint32_t segment, krn_list *list, const struct krn_step *step, struct err *e)
+{
+    const struct eng_segment *s = &x->plan->segments[segment];
+    const struct krn_op *op = &x->plan->ops[s->op0];
+    struct krn_step part = *step;
+    uint32_t n = 0;
+    int rc = count_chosen(x, op, step->n_tokens, e);
+    if (rc)
+        return rc;
+    off_gate(x->weights, s->choice, x->chosen, step->n_tokens);
+    for (uint32_t i = 0; i < op->u.experts.n; i++)
+        if (x->chosen[i])
+            x->todo[n++] = i;
+    for (bool first = true; n && !rc; first = false) {
+        struct krn_portion p = {.experts = x->portion, .first = first};
+        part.portion = &p;
+        if (!(rc = next_portion(x, s, &n, step->n_tokens * op->in[1].dim > KRN_PORTION_PAIRS, &p.n, e))) {
+            p.last = n == 0;
+            rc = x->api->submit(x->backend, list, &part, e);
+        }
+        if (!rc)
+            rc = x->api->wait(x->backend, e);
+        release_experts(x);
+    }
+    return rc;
 }
 
 /* Tile `tile` of the table that the segment looks rows up in, for the tokens of this step. */
@@ -198,27 +274,33 @@ static int lease(eng_exec *x, uint32_t i, uint32_t end, const struct krn_step *s
                 return rc;
             ++*leased;
         }
-        for (uint32_t k = s->op0; k < s->op0 + s->n_ops && !rc; k++)
-            if (x->plan->ops[k].code == KRN_EXPERTS)
-                rc = lease_experts(x, &x->plan->ops[k], step->n_tokens, e);
+        if (s->experts && !x->portions)
+            rc = lease_experts(x, s, step->n_tokens, e);
     }
     return rc;
 }
 
 static void release(eng_exec *x, uint32_t i, uint32_t leased)
 {
-    while (x->n_leased)
-        off_release(x->weights, x->leased[--x->n_leased]);
+    release_experts(x);
     for (; leased; i++)
         for (uint32_t r = 0; r < x->plan->segments[i].n_records && leased; r++, leased--)
             off_release(x->weights, x->plan->segments[i].records[r]);
+}
+
+static int submit(eng_exec *x, uint32_t segment, krn_list *list, const struct krn_step *step, struct err *e)
+{
+    if (x->portions && x->plan->segments[segment].experts)
+        return run_portions(x, segment, list, step, e);
+    int rc = x->api->submit(x->backend, list, step, e);
+    return rc ? rc : x->api->wait(x->backend, e);
 }
 
 static int run(eng_exec *x, uint32_t i, uint32_t end, const struct krn_step *step, void (*tap)(void *, uint32_t), void *ctx, struct err *e)
 {
     uint32_t leased = 0;
     int rc = lease(x, i, end, step, &leased, e);
-    if (!rc && !(rc = x->api->submit(x->backend, x->lists[i], step, e)) && !(rc = x->api->wait(x->backend, e)))
+    if (!rc && !(rc = submit(x, i, x->lists[i], step, e)))
         for (uint32_t k = i; tap && k < end; k++)
             tap(ctx, k);
     release(x, i, leased);
@@ -267,8 +349,7 @@ static int blame_segment(eng_exec *x, uint32_t i, const struct krn_step *step, u
         krn_list *l = NULL;
         if ((rc = x->api->record(x->backend, o, 1, x->plan->weights, &l, e)))
             break;
-        if (!(rc = x->api->submit(x->backend, l, step, e)))
-            rc = x->api->wait(x->backend, e);
+        rc = submit(x, i, l, step, e);
         x->api->list_free(l);
         if (rc || !finite_rows(x, &o->out, 0, o->out.rows == KRN_ROWS_PICKED ? step->n_picks : step->n_tokens))
             break;

@@ -249,7 +249,8 @@ void link_conn_stats(eng_link *l, struct link_conn *c, const struct eng_stats *s
         {"activation_bytes", s->activation_bytes}, {"ram_max", s->ram_max}, {"prefix_lookups", s->prefix_lookups}, {"prefix_hits", s->prefix_hits},
         {"prefix_tokens", s->prefix_tokens}, {"draft_tokens", s->draft_tokens}, {"draft_accepted", s->draft_accepted}, {"prefix_pages", s->prefix_pages}, {"prefix_evictions", s->prefix_evictions},
         {"weight_sweep_bytes", s->weight_sweep_bytes}, {"weight_read_bytes", s->weight_read_bytes}, {"weight_stalls", s->weight_stalls},
-        {"weight_stall_ns", s->weight_stall_ns}, {"snapshots", s->snapshots}, {"snapshots_taken", s->snapshots_taken}, {"snapshots_restored", s->snapshots_restored},
+        {"weight_stall_ns", s->weight_stall_ns}, {"expert_slots", s->expert_slots}, {"experts", s->experts}, {"expert_hits", s->expert_hits}, {"expert_misses", s->expert_misses},
+        {"expert_read_bytes", s->expert_read_bytes}, {"expert_preloaded", s->expert_preloaded}, {"snapshots", s->snapshots}, {"snapshots_taken", s->snapshots_taken}, {"snapshots_restored", s->snapshots_restored},
         {"snapshots_max", s->snapshots_max}, {"snapshot_bytes", s->snapshot_bytes},
         {"weight_wanted_bytes", s->weight_wanted_bytes}, {"weight_failing", s->weight_failing}};
     (void)l;

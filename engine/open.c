@@ -7,6 +7,7 @@
 #include "engine/budget.h"
 #include "engine/device.h"
 #include "engine/engine_internal.h"
+#include "engine/warm.h"
 #include "offload/ram.h"
 
 enum { DEFAULT_PAGE = 64, DEFAULT_QUEUE = 64, GRAMMAR_KEEP = 1 << 20, GRAMMAR_MASKS = 64 /* as bits; most are short lists */ };
@@ -95,7 +96,7 @@ static void log_reading(void *ctx, const char *text)
 static int open_weights(eng_engine *g, struct err *e)
 {
     const struct eng_plan *p = g->model->plan;
-    struct off_sweep sweep = {.uses = p->uses, .n = p->n_uses, .rows_max = g->c.chunk};
+    struct off_sweep sweep = {.uses = p->uses, .n = p->n_uses, .rows_max = g->c.chunk, .choice = p->choice};
     struct off_weights_config w = {.ram_max = g->weight_bytes, .sweep = &sweep, .pool = g->pool, .io = g->c.io, .verify = g->c.verify_reads, .progress = g->c.progress, .ctx = g->c.progress_ctx};
     struct off_weights_stats s;
     int rc = off_weights_open(&g->weights, g->model->catalog, p->records, p->n_records, p->weights, p->n_weights, &w, e);
@@ -105,9 +106,13 @@ static int open_weights(eng_engine *g, struct err *e)
     if (rc)
         return rc;
     off_weights_stats(g->weights, &s);
-    g->weight_bytes = s.resident_bytes + s.window_bytes + s.staging_bytes;
+    g->weight_bytes = s.resident_bytes + s.window_bytes + s.staging_bytes + s.expert_bytes;
     g->stats.weight_sweep_bytes = s.sweep_bytes;
     off_weights_tell(g->weights, log_reading, NULL);
+    g->stats.expert_slots = s.expert_slots;
+    g->stats.experts = s.experts;
+    if (s.expert_slots)
+        log_info("experts are cached slots=%u of=%u bytes=%llu", s.expert_slots, s.experts, (unsigned long long)s.expert_bytes);
     if (s.sweep_bytes)
         log_info("weights stream resident=%llu window=%llu a_step=%llu", (unsigned long long)s.resident_bytes, (unsigned long long)s.window_bytes,
                  (unsigned long long)s.sweep_bytes);
@@ -119,6 +124,25 @@ const char *eng_numerics(const eng_engine *g)
     if (g->c.device.vulkan)
         return "1/f32/vulkan/tp1"; /* one arithmetic whatever the precision; exactness across drivers is not promised */
     return g->c.precision == KRN_PREC_F32 ? "1/f32/cpu/exact/tp1" : "1/int8x32/cpu/exact/tp1";
+}
+
+/* What an earlier run left is a wish: nothing fails for want of it. */
+static void warm(eng_engine *g, bool save)
+{
+    struct err e = {0};
+    uint32_t n = 0;
+    if (!g->c.warm_path || !g->weights)
+        return;
+    if (!g->stats.expert_slots) {
+        if (!save)
+            log_info("--warm %s: there is no cache of experts, everything chosen stays in memory", g->c.warm_path);
+        return;
+    }
+    int rc = save ? eng_warm_save(g->weights, g->model, g->c.warm_path, &e) : eng_warm_load(g->weights, g->model, g->c.warm_path, &n, &e);
+    if (rc && rc != ERR_NOTFOUND)
+        log_warn("--warm: %s", e.msg);
+    else if (!save)
+        log_info("experts are read ahead number=%u", n);
 }
 
 static int open_prefix(eng_engine *g, struct err *e)
@@ -172,13 +196,15 @@ int eng_predict(const struct eng_config *cfg, struct eng_prediction *out, struct
     if (rc)
         goto out;
     struct eng_plan *p = g->model->plan;
-    struct off_sweep sweep = {.uses = p->uses, .n = p->n_uses, .rows_max = g->c.chunk};
+    struct off_sweep sweep = {.uses = p->uses, .n = p->n_uses, .rows_max = g->c.chunk, .choice = p->choice};
     struct off_weights_config w = {.ram_max = g->weight_bytes, .sweep = &sweep, .io = g->c.io, .verify = g->c.verify_reads};
     if ((rc = off_weights_plan(g->model->catalog, p->records, p->n_records, &w, &s, e)))
         goto out;
     uint64_t all = eng_kv_bytes(p, &kv, g->c.seqs);
     *out = (struct eng_prediction){.config = g->c, .weight_slot_bytes = s.slot_bytes, .resident_bytes = s.resident_bytes, .window_bytes = s.window_bytes,
-                                   .staging_bytes = s.staging_bytes, .sweep_bytes = s.sweep_bytes, .activation_bytes = g->activation_bytes,
+                                   .staging_bytes = s.staging_bytes, .sweep_bytes = s.sweep_bytes, .expert_bytes = s.expert_bytes, .experts_bytes_all = s.experts_bytes_all,
+                                   .expert_slots = s.expert_slots, .experts = s.experts, .expert_layers = p->choice.layers, .experts_per_layer = p->choice.per_layer,
+                                   .experts_chosen = p->choice.k, .activation_bytes = g->activation_bytes,
                                    .state_bytes = eng_states_bytes(p, g->c.kv_type, g->c.seqs), .snapshot_bytes = g->stats.snapshot_bytes, .snapshots = g->n_snapshots,
                                    .kv_bytes = kv.bytes_max < all ? kv.bytes_max : all,
                                    .kv_token_bytes = eng_plan_kv_bytes_per_token(p, g->c.kv_type), .kv_seq_bytes = eng_kv_bytes(p, &kv, 1)};
@@ -246,6 +272,7 @@ int eng_open(eng_engine **out, const struct eng_config *cfg, eng_event_fn f, voi
         goto out;
     }
     g->thread_on = true;
+    warm(g, false);
     *out = g;
     g = NULL;
 out:
@@ -263,6 +290,7 @@ void eng_close(eng_engine *g)
         eng_kick(g);
         pthread_mutex_unlock(&g->lock);
         pthread_join(g->thread, NULL);
+        warm(g, true);
     }
     eng_step_close(g);
     eng_snapshots_close(g);

@@ -22,7 +22,7 @@ struct eng_segment {
     uint32_t n_lookups;           /* records[0 .. n_lookups) are tiles of the table that its embed op looks rows up in */
     bool joins;                   /* goes on with the segment before it: cut for the sake of its records only */
     bool gate;                    /* the host decides after it (router -> expert leases) */
-    bool experts;                 /* one EXPERTS call and nothing else: it can run in portions */
+    bool experts; uint32_t choice; /* one EXPERTS call and nothing else: it can run in portions; its layer of eng_plan.choice */
 };
 
 /* One logical tensor of the sheet, bound. weights[i] of the plan belongs to tensors[i]. */
@@ -80,6 +80,7 @@ struct eng_plan {
     struct eng_tensor *tensors; struct krn_weight *weights; uint32_t n_weights; /* weights[].data set by leases */
     struct off_record *records; uint32_t n_records;
     struct off_use *uses; uint32_t n_uses; /* which records a step leases, segment by segment; experts apart */
+    struct off_choice choice;     /* the records of experts; per_layer: of the layer that has most */
     const uint32_t *record_of;    /* [n_weights] the record that holds a weight (experts: theirs), UINT32_MAX: none */
     struct eng_kv_group *kv; uint32_t n_kv;
     struct eng_recurrent *recurrent; uint32_t n_recurrent;

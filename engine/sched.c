@@ -259,6 +259,10 @@ static void run_step(eng_engine *g)
     g->stats.weight_stall_ns = w.stall_ns;
     g->stats.model_ns += model_ns;
     g->stats.draw_ns += g->draw_ns;
+    g->stats.expert_hits = w.expert_hits;
+    g->stats.expert_misses = w.expert_misses;
+    g->stats.expert_read_bytes = w.expert_loaded_bytes;
+    g->stats.expert_preloaded = w.expert_preloaded;
     g->stats.tokens_out += out;
     uint64_t now = clock_now_ns();
     g->stats.step_ns += now - g->turn_ns;

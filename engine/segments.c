@@ -140,7 +140,7 @@ static int add_weight(struct packer *k, const struct krn_op *op, uint32_t i, boo
         return rc;
     for (uint32_t s = 0; s < t->n_spans; s++)
         bytes += t->spans[s].n_outer * t->spans[s].n_rows * t->spans[s].row_bytes;
-    if (k->n_parts && k->bytes + bytes > RECORD_BYTES_MAX && (rc = end_record(k)))
+    if (list && k->n_parts && k->bytes + bytes > RECORD_BYTES_MAX && (rc = end_record(k))) /* an expert is one record whatever its size */
         return rc;
     if ((rc = grow((void **)&k->parts, k->n_parts, &k->cap_parts, sizeof *k->parts, k->e)))
         return rc;
@@ -190,7 +190,7 @@ static int pack_segment(struct packer *k, struct eng_segment *s)
 }
 
 /* One record an expert: its gate, up and down, and their biases. */
-static int pack_experts(struct packer *k, const struct krn_op *op)
+static int pack_experts(struct packer *k, const struct krn_op *op, uint32_t *records)
 {
     for (uint32_t x = 0; x < op->u.experts.n; x++) {
         int rc = ERR_OK;
@@ -200,10 +200,33 @@ static int pack_experts(struct packer *k, const struct krn_op *op)
         for (unsigned w = 0; w < op->n_weights && !rc; w++)
             if (op->weight[w] != KRN_NO_WEIGHT)
                 rc = add_weight(k, op, op->weight[w] + x, false);
+        records[x] = k->n;
         if (rc || (rc = end_record(k)))
             return rc;
     }
     return ERR_OK;
+}
+
+static int pack_choices(struct packer *k)
+{
+    struct eng_compiler *c = k->c;
+    struct off_choice *to = &c->p->choice;
+    int rc = ERR_OK;
+    for (uint32_t i = 0; i < c->n_segs; i++)
+        to->layers += c->segs[i].experts;
+    to->per_layer = c->p->experts.n;
+    to->k = c->p->experts.k;
+    uint32_t *records = ARENA_ARRAY(c->mem, uint32_t, (size_t)to->layers * to->per_layer + 1), layer = 0;
+    if (!records)
+        return err_set(k->e, ERR_NOMEM, "records of experts");
+    memset(records, 0xFF, ((size_t)to->layers * to->per_layer + 1) * sizeof *records);
+    to->records = records;
+    for (uint32_t i = 0; i < c->n_segs && !rc; i++)
+        if (c->segs[i].experts) {
+            c->segs[i].choice = layer;
+            rc = pack_experts(k, &c->ops[c->segs[i].op0], records + (size_t)layer++ * to->per_layer);
+        }
+    return rc;
 }
 
 static int list_uses(struct packer *k)
@@ -230,9 +253,7 @@ int eng_segment_records(struct eng_compiler *c, struct err *e)
     memset(k.record_of, 0xFF, c->b.n * sizeof *k.record_of);
     for (uint32_t i = 0; i < c->n_segs && !rc; i++)
         rc = pack_segment(&k, &c->segs[i]);
-    for (uint32_t i = 0; i < c->n_ops && !rc; i++)
-        if (c->ops[i].code == KRN_EXPERTS)
-            rc = pack_experts(&k, &c->ops[i]);
+    rc = rc ? rc : pack_choices(&k);
     rc = rc ? rc : list_uses(&k);
     c->p->records = k.records;
     c->p->n_records = k.n;

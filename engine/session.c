@@ -16,6 +16,7 @@ struct eng_session {
     eng_states *states;
     struct eng_device device;
     uint32_t picks_max;
+    uint64_t others;              /* of ram_max, what is not for weights */
     int32_t *tokens;
     uint32_t *pos, *picks, *tables, *slots;
     struct krn_seq *seqs;
@@ -30,7 +31,7 @@ static int open_weights(eng_session *s, uint64_t ram_max, struct err *e)
     int rc = pool_open(&workers, s->c.threads, e);
     if (rc)
         return rc;
-    struct off_sweep sweep = {.uses = p->uses, .n = p->n_uses, .rows_max = s->c.chunk};
+    struct off_sweep sweep = {.uses = p->uses, .n = p->n_uses, .rows_max = s->c.chunk, .choice = p->choice};
     struct off_weights_config w = {.ram_max = ram_max, .sweep = &sweep, .pool = workers, .io = s->c.io, .verify = s->c.verify_reads, .progress = s->c.progress, .ctx = s->c.progress_ctx};
     rc = off_weights_open(&s->weights, s->model->catalog, p->records, p->n_records, p->weights, p->n_weights, &w, e);
     pool_close(workers);
@@ -74,6 +75,7 @@ int eng_session_open(eng_session **out, const struct eng_config *cfg, uint32_t p
         s->c.device.bytes_max = s->device.bytes_max;
     }
     uint64_t others = eng_exec_bytes(p, &x) + (kv.elsewhere ? 0 : eng_kv_bytes(p, &kv, kv.slots)) + eng_states_bytes(p, s->c.kv_type, s->c.seqs);
+    s->others = others;
     uint64_t left = s->c.ram_max > others ? s->c.ram_max - others : 0;
     if ((rc = eng_kv_open(&s->kv, p, &kv, e)))
         goto out;
@@ -163,3 +165,5 @@ size_t eng_session_times(eng_session *s, struct krn_time *out, size_t max) { ret
 void eng_session_drop(eng_session *s, uint32_t slot) { eng_kv_release(s->kv, slot); }
 struct eng_states *eng_session_states(eng_session *s) { return s->states; }
 bool eng_session_counters(const eng_session *s, struct krn_counters *out) { return eng_exec_counters(s->exec, out); }
+void eng_session_weights(eng_session *s, struct off_weights_stats *out) { off_weights_stats(s->weights, out); }
+uint64_t eng_session_others(const eng_session *s) { return s->others; }

@@ -24,6 +24,8 @@ int eng_session_step(eng_session *s, const struct eng_part *parts, uint32_t n_pa
 const float *eng_session_logits(eng_session *s, uint32_t k);
 const float *eng_session_row(eng_session *s, const struct krn_view *v, uint32_t row);
 struct eng_states *eng_session_states(eng_session *s); /* recurrent states, slots as in steps; borrowed */
+void eng_session_weights(eng_session *s, struct off_weights_stats *out);
+uint64_t eng_session_others(const eng_session *s); /* of ram_max, what is not for weights */
 /* Time by kind of work since the last call; the first call starts the clocks (krn_backend_api.times). */
 size_t eng_session_times(eng_session *s, struct krn_time *out, size_t max);
 bool eng_session_counters(const eng_session *s, struct krn_counters *out); /* false: the backend counts nothing */

@@ -176,6 +176,7 @@ static void on_stats(struct gw_engine *g, const struct eng_frame *f)
         U64(kv_pages), U64(kv_pages_used), U64(kv_bytes), U64(weight_bytes), U64(activation_bytes), U64(ram_max),
         U64(prefix_lookups), U64(prefix_hits), U64(prefix_tokens), U64(draft_tokens), U64(draft_accepted), U64(prefix_pages), U64(prefix_evictions),
         U64(weight_sweep_bytes), U64(weight_read_bytes), U64(weight_stalls), U64(weight_stall_ns),
+        U64(expert_slots), U64(experts), U64(expert_hits), U64(expert_misses), U64(expert_read_bytes), U64(expert_preloaded),
         U64(snapshots), U64(snapshots_taken), U64(snapshots_restored), U64(snapshots_max), U64(snapshot_bytes),
         U64(weight_wanted_bytes), U64(weight_failing),
     };

@@ -138,6 +138,12 @@ static void put_engine(const struct gw_engine_stats *s, struct buf *b)
     put_drives(e, b);
     put(b, "counter", "weight_stalls_total", "Times a step waited for weights.", e->weight_stalls);
     put(b, "counter", "weight_stall_microseconds_total", "How long steps waited for weights.", e->weight_stall_ns / 1000);
+    put(b, "gauge", "expert_slots", "Routed experts that the cache holds; 0: all of them stay in memory, or there are none.", e->expert_slots);
+    put(b, "gauge", "experts", "Routed experts that the cache serves.", e->experts);
+    put(b, "counter", "expert_hits_total", "Times that a step chose an expert which was in the cache or on its way there.", e->expert_hits);
+    put(b, "counter", "expert_misses_total", "Times that it had to be read.", e->expert_misses);
+    put(b, "counter", "expert_read_bytes_total", "Bytes of experts that came into the cache.", e->expert_read_bytes);
+    put(b, "counter", "expert_preloaded_total", "Experts read ahead of any use, by what an earlier run left.", e->expert_preloaded);
     put(b, "gauge", "activation_bytes", "Bytes of activations.", e->activation_bytes);
     put(b, "gauge", "engine_ram_max_bytes", "The engine's memory budget.", e->ram_max);
 }

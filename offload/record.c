@@ -94,3 +94,29 @@ int off_part_check(const struct off_part *p, const off_catalog *c, struct err *e
     }
     return ERR_OK;
 }
+
+uint32_t off_record_units(const struct off_record *r)
+{
+    uint64_t n = 0;
+    uint32_t pieces;
+    const struct off_part *p = off_record_pieces(r, &pieces);
+    for (uint32_t k = 0; k < pieces; k++) {
+        uint64_t step = off_unit_bytes(&p[k]);
+        n += (off_part_bytes(&p[k]) + step - 1) / step;
+    }
+    return (uint32_t)n;
+}
+
+struct off_unit off_record_unit(const struct off_record *r, uint32_t i, uint8_t *slot)
+{
+    uint32_t pieces;
+    const struct off_part *first = off_record_pieces(r, &pieces);
+    for (uint32_t k = 0; k < pieces; k++) {
+        const struct off_part *p = &first[k];
+        uint64_t all = off_part_bytes(p), step = off_unit_bytes(p), n = (all + step - 1) / step;
+        if (i < n)
+            return (struct off_unit){.part = p, .at = i * step, .n = all - i * step < step ? all - i * step : step, .slot = slot + p->slot_offset};
+        i -= (uint32_t)n;
+    }
+    return (struct off_unit){0};
+}

@@ -76,18 +76,6 @@ static bool room(off_stream *s, uint64_t bytes, uint64_t *at)
     return *at == head || bytes <= old->at;
 }
 
-static uint32_t units_of(const struct off_record *r)
-{
-    uint64_t n = 0;
-    uint32_t pieces;
-    const struct off_part *p = off_record_pieces(r, &pieces);
-    for (uint32_t k = 0; k < pieces; k++) {
-        uint64_t step = off_unit_bytes(&p[k]);
-        n += (off_part_bytes(&p[k]) + step - 1) / step;
-    }
-    return (uint32_t)n;
-}
-
 /* The next record of the sweep gets its place, if there is one. A record is in the ring once at most. */
 static struct entry *begin_next(off_stream *s)
 {
@@ -96,7 +84,7 @@ static struct entry *begin_next(off_stream *s)
     if (s->n == s->cap || find(s, r, &i) || !room(s, s->c.records[r].slot_bytes, &at))
         return NULL;
     struct entry *x = entry_at(s, s->n++);
-    *x = (struct entry){.record = r, .at = at, .bytes = s->c.records[r].slot_bytes, .n_units = units_of(&s->c.records[r])};
+    *x = (struct entry){.record = r, .at = at, .bytes = s->c.records[r].slot_bytes, .n_units = off_record_units(&s->c.records[r])};
     s->next = (s->next + 1) % s->c.n_order;
     off_unpoison(s->c.ring + x->at, x->bytes);
     if (filled(x))
@@ -117,28 +105,13 @@ static struct entry *next_work(off_stream *s)
 }
 
 /* ---- what readers call -------------------------------------------------------------------------------------------------- */
-static struct off_unit unit_of(const struct off_record *r, uint32_t i)
-{
-    uint32_t pieces;
-    const struct off_part *first = off_record_pieces(r, &pieces);
-    for (uint32_t k = 0; k < pieces; k++) {
-        const struct off_part *p = &first[k];
-        uint64_t all = off_part_bytes(p), step = off_unit_bytes(p), n = (all + step - 1) / step;
-        if (i < n)
-            return (struct off_unit){.part = p, .at = i * step, .n = all - i * step < step ? all - i * step : step};
-        i -= (uint32_t)n;
-    }
-    return (struct off_unit){0};
-}
-
 static bool give_unit(void *ctx, struct off_unit *u)
 {
     off_stream *s = ctx;
     pthread_mutex_lock(&s->lock);
     struct entry *x = next_work(s);
     if (x) {
-        *u = unit_of(&s->c.records[x->record], x->taken++);
-        u->slot = s->c.ring + x->at + u->part->slot_offset;
+        *u = off_record_unit(&s->c.records[x->record], x->taken++, s->c.ring + x->at);
         u->tag = x; /* an entry stays where it is in the queue while a unit of it is out */
     }
     pthread_mutex_unlock(&s->lock);

@@ -11,6 +11,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
+#include "offload/experts.h"
 #include "offload/poison.h"
 #include "offload/ram.h"
 #include "offload/stream.h"
@@ -21,7 +22,7 @@ struct off_weights {
     uint32_t n_records;
     struct off_record *editable;      /* the same, where images are set */
     struct krn_weight *weights;       /* borrowed; data is ours */
-    uint8_t *slots;                   /* one anonymous mapping: what stays, then the ring */
+    uint8_t *slots;                   /* one anonymous mapping: what stays, then the experts' arena, then the ring */
     uint64_t slot_bytes, map_bytes;   /* slot_bytes: of all records */
     uint64_t *slot_at;                /* [n_records] of what stays */
     uint32_t *leases;                 /* [n_records] */
@@ -29,6 +30,8 @@ struct off_weights {
     struct off_source source, cached; /* cached: for rows */
     off_reader *readers;              /* NULL: everything stays */
     off_stream *stream;
+    off_experts *experts;             /* NULL: they stay, or there are none */
+    bool *cached_expert;              /* [n_records] it lies there */
     off_rows **rows;                  /* [n_records] NULL: not looked up, or stays */
     struct off_part *images; struct off_span *image_spans; /* [n_records] of a packed copy */
     bool *by_rows;                    /* [n_records] the lease at hand is of rows */
@@ -74,7 +77,7 @@ static int map_slots(struct off_weights *w, struct err *e)
             w->slot_at[r] = at;
             at += w->records[r].slot_bytes;
         }
-    w->map_bytes = at + w->place.window_bytes;
+    w->map_bytes = at + w->place.experts.bytes + w->place.window_bytes;
     if (w->map_bytes == 0)
         return ERR_OK;
     void *p = mmap(NULL, (size_t)w->map_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -106,6 +109,8 @@ static int place(struct off_weights *w, const struct off_weights_config *cfg, st
     if (!w->place.keep)
         return err_set(e, ERR_NOMEM, "%u records", w->n_records);
     memset(w->place.keep, true, (size_t)w->n_records + 1);
+    if (cfg->sweep && cfg->sweep->choice.layers && off_experts_cut(&w->place.experts, w->records, &cfg->sweep->choice, INT64_MAX, NULL) == ERR_OK)
+        w->place.experts.bytes = w->place.experts.slots = 0; /* counted, not cached */
     return ERR_OK;
 }
 
@@ -113,7 +118,34 @@ static struct off_weights_stats stats_of(const off_weights *w)
 {
     const struct off_placing *p = &w->place;
     return (struct off_weights_stats){.slot_bytes = w->slot_bytes, .resident_bytes = p->kept_bytes, .window_bytes = p->window_bytes + p->rows_bytes,
-                                      .staging_bytes = p->n_order ? p->staging_bytes : 0, .sweep_bytes = p->sweep_bytes};
+                                      .staging_bytes = p->n_order || p->experts.slots ? p->staging_bytes : 0, .sweep_bytes = p->sweep_bytes,
+                                      .expert_bytes = p->experts.bytes, .expert_slots = p->experts.slots,
+                                      .experts_bytes_all = p->experts.all_bytes, .experts = p->experts.experts};
+}
+
+/* The sweep's ring and the experts' cache, and who reads for them: what a gate waits for, then the sweep, then what may be wanted. */
+static int open_readers(struct off_weights *w, const struct off_weights_config *cfg, struct err *e)
+{
+    struct off_stream_config s = {.records = w->records, .n_records = w->n_records, .order = w->place.order, .n_order = w->place.n_order,
+                                  .ring = w->slots + w->place.kept_bytes + w->place.experts.bytes, .ring_bytes = w->place.window_bytes, .stall_ns_max = cfg->stall_ns_max};
+    struct off_experts_config x = {.records = w->records, .n_records = w->n_records, .choice = cfg->sweep ? &cfg->sweep->choice : NULL, .cut = &w->place.experts,
+                                   .arena = w->slots + w->place.kept_bytes, .stall_ns_max = cfg->stall_ns_max};
+    struct off_reader_client c;
+    int rc = off_reader_open(&w->readers, &w->source, w->records, w->n_records, &w->place.readers, e);
+    if (!rc && x.cut->slots && !(rc = off_experts_open(&w->experts, w->readers, &x, e))) {
+        off_experts_demand(w->experts, &c);
+        off_reader_add(w->readers, &c);
+        for (uint32_t i = 0; i < x.choice->layers * x.choice->per_layer; i++)
+            if (x.choice->records[i] != UINT32_MAX)
+                w->cached_expert[x.choice->records[i]] = true;
+    }
+    if (!rc && s.n_order)
+        rc = off_stream_open(&w->stream, w->readers, &s, e);
+    if (!rc && w->experts) {
+        off_experts_ahead(w->experts, &c);
+        off_reader_add(w->readers, &c);
+    }
+    return rc ? rc : off_reader_start(w->readers, e);
 }
 
 /* What does not stay: readers for the sweep, sparse slots for tables. */
@@ -125,13 +157,7 @@ static int open_passing(struct off_weights *w, const off_catalog *c, const struc
         if (u->looked_up && !w->place.keep[u->record] && !w->rows[u->record])
             rc = off_rows_open(&w->rows[u->record], &w->records[u->record], e);
     }
-    if (rc || !w->place.n_order)
-        return rc;
-    struct off_stream_config s = {.records = w->records, .n_records = w->n_records, .order = w->place.order, .n_order = w->place.n_order,
-                                  .ring = w->slots + w->place.kept_bytes, .ring_bytes = w->place.window_bytes, .stall_ns_max = cfg->stall_ns_max};
-    if ((rc = off_reader_open(&w->readers, &w->source, w->records, w->n_records, NULL, e)) || (rc = off_stream_open(&w->stream, w->readers, &s, e)))
-        return rc;
-    return off_reader_start(w->readers, e);
+    return rc || (!w->place.n_order && !w->place.experts.slots) ? rc : open_readers(w, cfg, e);
 }
 
 /* A packed copy has the records whole. */
@@ -165,7 +191,8 @@ static int open_all(struct off_weights *w, const off_catalog *c, struct off_reco
     w->leases = calloc((size_t)w->n_records + 1, sizeof *w->leases);
     w->rows = calloc((size_t)w->n_records + 1, sizeof *w->rows);
     w->by_rows = calloc((size_t)w->n_records + 1, sizeof *w->by_rows);
-    if (!w->slot_at || !w->leases || !w->rows || !w->by_rows)
+    w->cached_expert = calloc((size_t)w->n_records + 1, sizeof *w->cached_expert);
+    if (!w->slot_at || !w->leases || !w->rows || !w->by_rows || !w->cached_expert)
         return err_set(e, ERR_NOMEM, "%u records", w->n_records);
     if ((rc = check(w, c, records, n_weights, &file_bytes, e)) || (rc = take_images(w, c, records, cfg, e)) || (rc = off_source_open(&w->source, c, past_cache(cfg, w->slot_bytes, file_bytes), cfg->io, e)) ||
         (w->source.verify = cfg->verify, rc = place(w, cfg, e)) || (rc = map_slots(w, e)) || (rc = off_load(&w->source, records, w->n_records, w->place.keep, w->slots, w->slot_at, cfg, e)) ||
@@ -222,6 +249,7 @@ void off_weights_close(off_weights *w)
         assert(w->leases[r] == 0); /* somebody still computes with these bytes */
     off_reader_close(w->readers);
     off_stream_close(w->stream);
+    off_experts_close(w->experts);
     for (uint32_t r = 0; w->rows && r < w->n_records; r++)
         off_rows_close(w->rows[r]);
     if (w->slots) {
@@ -234,6 +262,7 @@ void off_weights_close(off_weights *w)
     drop_images(w);
     free(w->rows);
     free(w->by_rows);
+    free(w->cached_expert);
     free(w->slot_at);
     free(w->leases);
     free(w);
@@ -262,7 +291,7 @@ int off_lease(off_weights *w, uint32_t record, struct err *e)
     if (w->place.keep[record]) {
         slot = w->slots + w->slot_at[record];
         off_unpoison(slot, (size_t)w->records[record].slot_bytes);
-    } else if ((rc = off_stream_acquire(w->stream, record, &slot, e)) != ERR_OK) {
+    } else if ((rc = w->cached_expert[record] ? off_experts_lease(w->experts, record, &slot, e) : off_stream_acquire(w->stream, record, &slot, e)) != ERR_OK) {
         return rc;
     }
     w->leases[record] = 1;
@@ -298,6 +327,8 @@ void off_release(off_weights *w, uint32_t record)
         off_rows_drop(w->rows[record]);
     } else if (w->place.keep[record]) {
         off_poison(w->slots + w->slot_at[record], (size_t)w->records[record].slot_bytes);
+    } else if (w->cached_expert[record]) {
+        off_experts_release(w->experts, record);
     } else {
         off_stream_release(w->stream, record);
     }
@@ -329,6 +360,24 @@ bool off_weights_drive(off_weights *w, uint32_t drive, struct off_drive_stats *o
     return true;
 }
 
+void off_gate(off_weights *w, uint32_t layer, const uint32_t *rows, uint32_t n_tokens)
+{
+    if (w->experts)
+        off_experts_gate(w->experts, layer, rows, n_tokens);
+}
+
+bool off_at_hand(const off_weights *w, uint32_t record)
+{
+    return w->place.keep[record] || w->leases[record] || (w->cached_expert[record] && off_experts_has(w->experts, record));
+}
+
+uint32_t off_weights_warm(const off_weights *w, uint32_t *ids, uint32_t n) { return w->experts ? off_experts_resident(w->experts, ids, n) : 0; }
+
+int off_weights_preload(off_weights *w, const uint32_t *ids, uint32_t n, struct err *e)
+{
+    return w->experts ? off_experts_preload(w->experts, ids, n, e) : ERR_OK;
+}
+
 void off_weights_stats(const off_weights *w, struct off_weights_stats *s)
 {
     *s = w->stats;
@@ -341,5 +390,15 @@ void off_weights_stats(const off_weights *w, struct off_weights_stats *s)
         off_stream_stats(w->stream, &t);
         s->lease_misses = t.stalls;
         s->stall_ns = t.stall_ns;
+    }
+    if (w->experts) {
+        struct off_experts_stats t;
+        off_experts_stats(w->experts, &t);
+        s->expert_hits = t.hits;
+        s->expert_misses = t.misses;
+        s->expert_loaded_bytes = t.loaded_bytes;
+        s->expert_preloaded = t.preloaded;
+        s->lease_misses += t.stalls;
+        s->stall_ns += t.stall_ns;
     }
 }

@@ -52,7 +52,10 @@ int off_record_layout(struct off_record *r, struct err *e);
 /* How a step uses the records: each in one of n segments, in order; a segment's are leased together. A record that two segments use
  * must be listed in both and is always kept. looked_up: its rows are wanted singly (off_lease_rows), at most rows_max a step. */
 struct off_use { uint32_t record, segment; bool looked_up; };
-struct off_sweep { const struct off_use *uses; uint32_t n; uint32_t rows_max; };
+/* Records of which a step uses those that it chooses itself: expert e of the layer-th layer with experts is records[layer * per_layer + e],
+ * UINT32_MAX where there is none; a token chooses k of each layer. None of them is among the uses. */
+struct off_choice { const uint32_t *records; uint32_t layers, per_layer, k; };
+struct off_sweep { const struct off_use *uses; uint32_t n; uint32_t rows_max; struct off_choice choice; };
 
 struct off_weights_config {
     uint64_t ram_max;             /* bytes for slots and staging. Less than all records: they stream, if sweep says how; less than what
@@ -82,11 +85,25 @@ int off_lease(off_weights *w, uint32_t record, struct err *e);
 int off_lease_rows(off_weights *w, uint32_t record, const uint32_t *rows, uint32_t n, struct err *e);
 void off_release(off_weights *w, uint32_t record);
 
+/* Experts that do not all stay lie in a cache (offload/experts.h). A step of n_tokens chose them at a gate: rows[e] of them expert e of that
+ * layer of off_choice. They are leased next; those of the cache, by ascending number where they might not fit all at once, and with
+ * others still leased only those that off_at_hand names. */
+void off_gate(off_weights *w, uint32_t layer, const uint32_t *rows, uint32_t n_tokens);
+bool off_at_hand(const off_weights *w, uint32_t record); /* a lease would not wait for a drive */
+/* Who of the experts is in memory, the most wanted first, as layer * per_layer + expert: at most n. And who should be, before anybody
+ * asks: read while nothing else is wanted. Nothing, where all experts stay. */
+uint32_t off_weights_warm(const off_weights *w, uint32_t *ids, uint32_t n);
+int off_weights_preload(off_weights *w, const uint32_t *ids, uint32_t n, struct err *e);
+
 struct off_weights_stats {
     uint64_t slot_bytes;          /* of all records */
     uint64_t resident_bytes;      /* of those that stay */
     uint64_t window_bytes, staging_bytes; /* memory through which the others pass, and their readers' */
     uint64_t sweep_bytes;         /* slot bytes that pass in one step; 0: nothing streams */
+    uint64_t expert_bytes;        /* of the cache of experts; 0: they stay, or there are none */
+    uint64_t experts_bytes_all;   /* slot bytes of all experts, whether they stay or not */
+    uint32_t expert_slots, experts; /* how many it holds, and of how many */
+    uint64_t expert_hits, expert_misses, expert_loaded_bytes, expert_preloaded;
     uint64_t file_bytes_read, file_bytes_wanted; /* wanted: without what alignment adds */
     uint64_t leases, lease_misses, stall_ns;
     uint64_t reader_wakeups;      /* times a reader began to look for work */

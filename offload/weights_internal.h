@@ -1,6 +1,7 @@
 /* offload/weights_internal.h - what weights.c (slots, leases), record.c (arithmetic), load.c (reading), placing.c and rows.c share. */
 #ifndef SLUICE_OFFLOAD_WEIGHTS_INTERNAL_H
 #define SLUICE_OFFLOAD_WEIGHTS_INTERNAL_H
+#include "offload/experts.h"
 #include "offload/fill.h"
 #include "offload/weights.h"
 
@@ -18,6 +19,9 @@ uint64_t off_part_row(const struct off_part *p);
 uint64_t off_part_bytes(const struct off_part *p);
 /* The run of file bytes that begins at byte `at` of the stream: its length (0: past the end), file and offset. */
 uint64_t off_part_run(const struct off_part *p, uint64_t at, uint32_t *file, uint64_t *offset);
+/* A record as units: how many, and the i-th; its slot is where its part lies behind `slot`. */
+uint32_t off_record_units(const struct off_record *r);
+struct off_unit off_record_unit(const struct off_record *r, uint32_t i, uint8_t *slot);
 /* Every span of the part lies inside an open file. ERR_INVALID, ERR_IO. */
 int off_part_check(const struct off_part *p, const off_catalog *c, struct err *e);
 
@@ -30,6 +34,8 @@ struct off_placing {
     bool *keep;                   /* [n_records] */
     uint32_t *order; uint32_t n_order; /* what passes, in sweep order */
     uint64_t kept_bytes, window_bytes, staging_bytes, rows_bytes, sweep_bytes;
+    struct off_reader_config readers;
+    struct off_expert_cut experts; /* slots 0: they stay, or there are none */
 };
 /* ERR_BUDGET: with the bytes missing. *p is freed by off_placing_free, also after an error. */
 int off_place(struct off_placing *p, const struct off_source *src, const struct off_record *records, uint32_t n, const struct off_weights_config *cfg, struct err *e);

@@ -56,7 +56,7 @@ static void copy(int i)
 
 static int open_model(off_catalog **c, off_weights **w, enum off_io io)
 {
-    static struct off_sweep sweep = {uses, T, 1};
+    static struct off_sweep sweep = {.uses = uses, .n = T, .rows_max = 1};
     uint64_t row = COLS * sizeof(float), all = 0;
     *w = NULL;
     int rc = off_catalog_open_on(c, own, other, 0, &e);

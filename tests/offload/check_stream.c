@@ -129,7 +129,7 @@ static uint64_t stall_ns;
 static int open_at(off_weights **w, uint64_t ram, int read, struct err *e)
 {
     static struct off_sweep sweep;
-    sweep = (struct off_sweep){uses, n_uses, ROWS};
+    sweep = (struct off_sweep){.uses = uses, .n = n_uses, .rows_max = ROWS};
     struct off_weights_config cfg = {.ram_max = ram, .sweep = &sweep, .read = read, .io = io, .stall_ns_max = stall_ns};
     return off_weights_open(w, cat, records, RECORDS, weights, T, &cfg, e);
 }
