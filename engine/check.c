@@ -8,6 +8,7 @@
 #include "engine/model.h"
 #include "engine/ops.h"
 #include "engine/sheet.h"
+#include "kernels/gpu.h"
 
 static void count_dtypes(const off_catalog *c, struct eng_report *r)
 {
@@ -45,13 +46,13 @@ static void use_of(const struct eng_plan *p, const struct krn_op *op, struct eng
         }
 }
 
-const struct eng_check_backend eng_check_backends[ENG_BACKEND_COUNT] = {[ENG_BACKEND_CPU] = {"cpu", &krn_cpu}, [ENG_BACKEND_VULKAN] = {"vulkan", NULL}};
+const struct eng_check_backend eng_check_backends[ENG_BACKEND_COUNT] = {[ENG_BACKEND_CPU] = {"cpu", &krn_cpu}, [ENG_BACKEND_VULKAN] = {"vulkan", &krn_vulkan}};
 
 static enum krn_support support(enum eng_backend b, const struct eng_op_use *u)
 {
     const struct krn_backend_api *api = eng_check_backends[b].api;
 
-    return !api || (u->weighted && (!strcmp(u->form, "mapped") || !strcmp(u->form, "transposed"))) ? KRN_MISSING : api->supports(u->code, u->type);
+    return u->weighted && (!strcmp(u->form, "mapped") || !strcmp(u->form, "transposed")) ? KRN_MISSING : api->supports(u->code, u->type);
 }
 
 void eng_check_operators(const struct eng_plan *p, enum eng_backend backend, struct eng_report *r)
@@ -97,7 +98,7 @@ bool eng_check_page(struct buf *b)
             buf_str(b, "\nBackends:");
             for (int k = 0; k < ENG_BACKEND_COUNT; k++) {
                 const struct krn_backend_api *api = eng_check_backends[k].api;
-                buf_printf(b, "%s %s %s", k ? "," : "", eng_check_backends[k].name, words[api ? api->supports(d->code, KRN_F32) : KRN_MISSING]);
+                buf_printf(b, "%s %s %s", k ? "," : "", eng_check_backends[k].name, words[api->supports(d->code, KRN_F32)]);
             }
             if (d->tolerance > 0)
                 buf_printf(b, ". Within %g of the known answers.\n\n", d->tolerance);

@@ -15,7 +15,7 @@ int eng_check(const off_catalog *c, struct eng_report *r, struct eng_plan **plan
 /* The operator list of a plan and what every backend has for each; what the given one lacks becomes findings. */
 void eng_check_operators(const struct eng_plan *p, enum eng_backend backend, struct eng_report *r);
 
-/* The columns of that list; api NULL: this build has no such backend, and everything is missing there. */
+/* The columns of that list. Each says what it has kernels for, also where this build or machine cannot open it. */
 struct eng_check_backend { const char *name; const struct krn_backend_api *api; };
 extern const struct eng_check_backend eng_check_backends[ENG_BACKEND_COUNT];
 /* The body of docs/operators.md: each operator of the registry, what the backends have for it and how exact it is. */

@@ -31,5 +31,8 @@ enum { GPU_NO_TRANSFER_QUEUE = 1, GPU_NO_BUDGET = 2, GPU_NO_TIMESTAMPS = 4, GPU_
 int gpu_mask_parse(const char *words, uint32_t *mask, struct err *e);
 extern const char *const gpu_type_names[];
 
+/* krn_vulkan.supports: what there are kernels for, whether or not this build can open a device. */
+enum krn_support gpu_supports(enum krn_opcode code, enum krn_type weight);
+
 extern const struct krn_backend_api krn_vulkan;
 #endif

@@ -12,12 +12,6 @@ int gpu_list(struct gpu_info *out, unsigned max, unsigned *n, struct err *e)
     *n = 0;
     return absent(e);
 }
-static enum krn_support supports(enum krn_opcode code, enum krn_type weight)
-{
-    (void)code;
-    (void)weight;
-    return KRN_MISSING;
-}
 static int open_none(krn_backend **out, const struct krn_backend_config *cfg, struct err *e)
 {
     (void)cfg;
@@ -29,4 +23,4 @@ static size_t bytes(const struct krn_backend_config *cfg)
     (void)cfg;
     return 0;
 }
-const struct krn_backend_api krn_vulkan = {.name = "vulkan", .supports = supports, .open = open_none, .bytes = bytes};
+const struct krn_backend_api krn_vulkan = {.name = "vulkan", .supports = gpu_supports, .open = open_none, .bytes = bytes};

@@ -103,5 +103,4 @@ void gpu_step_close(krn_backend *b);
 /* gpu_record.c, gpu_order.c */
 int gpu_record(krn_backend *b, krn_list *l, struct err *e);
 void gpu_order(krn_list *l);
-enum krn_support gpu_supports(enum krn_opcode code, enum krn_type weight);
 #endif

@@ -10,20 +10,6 @@ struct place { uint64_t addr; uint32_t stride, head, heads, dim; bool picked; st
 
 enum { ATTEND_DIM_MAX = 512, ROWS_MAX = 65535 };
 
-enum krn_support gpu_supports(enum krn_opcode code, enum krn_type weight)
-{
-    switch (code) {
-    case KRN_LINEAR: case KRN_EMBED:
-        switch (weight) {
-        case KRN_F32: case KRN_F16: case KRN_BF16: case KRN_Q8_0: case KRN_Q4_0: case KRN_Q4_1: case KRN_Q5_0: case KRN_Q5_1: case KRN_Q4_K: case KRN_Q5_K: case KRN_Q6_K: return KRN_FAST;
-        default: return KRN_MISSING;
-        }
-    case KRN_RMSNORM: case KRN_ATTEND: return weight == KRN_F32 || weight == KRN_F16 || weight == KRN_BF16 ? KRN_FAST : KRN_MISSING;
-    case KRN_L2NORM: case KRN_ADD: case KRN_MUL: case KRN_SCALE: case KRN_SIGMOID: case KRN_SILU: case KRN_SOFTCAP: case KRN_GLU: case KRN_ROPE: case KRN_PICK: case KRN_COPY: return KRN_FAST;
-    default: return KRN_MISSING;
-    }
-}
-
 static int bad(struct rec *r, const char *what)
 {
     return err_set(r->e, ERR_INVALID, "call %zu, %s, layer %d: %s", (size_t)(r->op - r->l->plan), krn_op_name(r->op->code), r->op->layer == KRN_NO_LAYER ? -1 : r->op->layer, what);
