@@ -139,8 +139,8 @@ START_TEST(errors)
     unlink(path);
     FAILS(ERR_INVALID, "no model given", cli_engine_config(&c.engine, &ec, &e));
     c.engine.model = "m.gguf";
-    c.engine.device = "vulkan:0";
-    FAILS(ERR_INVALID, "--device vulkan:0: expected cpu", cli_engine_config(&c.engine, &ec, &e));
+    c.engine.device = "cuda:0";
+    FAILS(ERR_INVALID, "--device cuda:0: expected cpu", cli_engine_config(&c.engine, &ec, &e));
     arena_free(&a);
 }
 END_TEST

@@ -10,6 +10,10 @@
 #include "tests/support/rows.h"
 #include "tests/support/scales.h"
 #include "tests/support/suite.h"
+#if __has_include(<vulkan/vulkan.h>)
+#include "kernels/gpu_internal.h"
+#define HAVE_HEADERS 1
+#endif
 
 enum { ROWS = 640, PICKS = 4, COLS = 3072, PICK_COLS = 128, VOCAB = 48, WEIGHTS = 256, OPS = 16, PAGES = 96 };
 enum { KV = 2, DIM = 20, DIM_V = 12, STRIDE = 44 };
@@ -433,6 +437,55 @@ START_TEST(errors)
 }
 END_TEST
 
+/* A device that goes away says so at a submission or in a wait: both are ERR_CLOSED, at which an engine ends, and the backend still closes. */
+#ifdef HAVE_HEADERS
+static VKAPI_ATTR VkResult VKAPI_CALL lost_submit(VkQueue q, uint32_t n, const VkSubmitInfo *s, VkFence f)
+{
+    (void)q;
+    (void)n;
+    (void)s;
+    (void)f;
+    return VK_ERROR_DEVICE_LOST;
+}
+static VKAPI_ATTR VkResult VKAPI_CALL lost_value(VkDevice d, VkSemaphore s, uint64_t *value)
+{
+    (void)d;
+    (void)s;
+    *value = 0;
+    return VK_ERROR_DEVICE_LOST;
+}
+#endif
+START_TEST(lost)
+{
+#ifdef HAVE_HEADERS
+    if (!have_device()) return;
+    struct rig *r = open_rig(KRN_F32, 16);
+    krn_list *l[2];
+    struct err e;
+    int32_t token = 1;
+    uint32_t pos = 0;
+    struct krn_seq seq = {.count = 1};
+    struct krn_pages g = {.pool = r->pages, .layout = r->pool.layout, .tables = r->tables, .table_stride = STRIDE};
+    struct krn_step s = {.n_tokens = 1, .n_seqs = 1, .n_groups = 1, .tokens = &token, .pos = &pos, .seqs = &seq, .groups = &g};
+    struct gpu_vk *vk = &r->b[1]->g->vk, real = *vk;
+    attention(r, 0, 0, false);
+    record(r, l);
+    OK(krn_vulkan.submit(r->b[1], l[1], &s, &e));
+    vk->vkGetSemaphoreCounterValue = lost_value;
+    FAILS(ERR_CLOSED, "wait for the device: VK_ERROR_DEVICE_LOST", krn_vulkan.wait(r->b[1], &e));
+    *vk = real;
+    OK(krn_vulkan.wait(r->b[1], &e));
+    vk->vkQueueSubmit = lost_submit;
+    FAILS(ERR_CLOSED, "submit: VK_ERROR_DEVICE_LOST", krn_vulkan.submit(r->b[1], l[1], &s, &e));
+    *vk = real;
+    drop(r, l);
+    close_rig(r);
+#else
+    puts("SKIP lost: vulkan.h was missing at build time");
+#endif
+}
+END_TEST
+
 START_TEST(devices)
 {
     struct rig r = {0};
@@ -458,4 +511,4 @@ START_TEST(devices)
 }
 END_TEST
 
-SUITE("kernels", "gpu", linears, elements, norms, attends, lists, errors, devices)
+SUITE("kernels", "gpu", linears, elements, norms, attends, lists, errors, lost, devices)
