@@ -12,6 +12,7 @@
 #include "cli/flags.h"
 #include "cli/verbs.h"
 #include "engine/session.h"
+#include "kernels/gpu.h"
 #include "kernels/probe.h"
 
 struct bench_flags { int64_t prompt, gen, reps; const char *batch, *depth; bool ops, json; };
@@ -38,7 +39,8 @@ struct bench {
     int32_t *tokens;
     struct eng_part *parts;
     uint32_t vocab, threads;
-    double dots, read; /* of the machine; read: median beside the row under way */
+    double dots, read; /* of the machine, or of the device; read: median beside the row under way */
+    bool device;
 };
 
 static int by_value(const void *a, const void *b)
@@ -69,6 +71,13 @@ static double cpu_seconds(void)
     struct rusage u;
     getrusage(RUSAGE_SELF, &u);
     return (double)(u.ru_utime.tv_sec + u.ru_stime.tv_sec) + (double)(u.ru_utime.tv_usec + u.ru_stime.tv_usec) * 1e-6;
+}
+
+/* Reads of memory: the machine's by all workers, measured anew since others use it too; a device's were measured at the start. */
+static int roof_of(struct bench *b, unsigned rounds, double *out, struct err *e)
+{
+    *out = b->read;
+    return b->device ? ERR_OK : krn_probe_read(b->workers, PROBE_BYTES, rounds, out, e);
 }
 
 /* n tokens into an empty slot. */
@@ -119,7 +128,7 @@ static int measure(struct bench *b, struct row *row, struct err *e)
     for (uint32_t i = 0; i < row->batch && row->depth && !rc; i++)
         rc = prefill(b, i, row->depth, &p[0], e);
     for (uint32_t r = 0; r < reps && !rc; r++) {
-        if ((rc = krn_probe_read(b->workers, PROBE_BYTES, 2, &roof[r], e)))
+        if ((rc = roof_of(b, 2, &roof[r], e)))
             break;
         if (!row->depth)
             rc = prefill(b, 0, (uint32_t)b->f->prompt, &p[r], e);
@@ -168,7 +177,7 @@ static void print_time(const struct bench *b, const struct krn_time *t, double m
     if (c)
         printf("  %9.2f MB %7.2f GB/s (%3.0f %% of reads) %9.3f Gop %7.1f Gop/s", c->bytes / 1e6, bytes_s / 1e9, 100 * bytes_s / b->read, c->ops / 1e9, ops_s / 1e9);
     if (c && b->dots > 0 && c->ops > 0)
-        printf(" (%2.0f %% of dots)", 100 * ops_s / b->dots);
+        printf(" (%2.0f %% of %s)", 100 * ops_s / b->dots, b->device ? "f32" : "dots");
     putchar('\n');
 }
 
@@ -184,7 +193,7 @@ static void print_times(struct bench *b, const char *phase, const struct bench_s
     static struct krn_time t[TIMES_MAX];
     struct bench_cost costs[BENCH_COSTS_MAX];
     size_t n = eng_session_times(b->s, t, TIMES_MAX), n_costs = bench_costs(b->plan, shape, costs);
-    double scale = 1e-6 / b->threads / steps, all = 0;
+    double scale = 1e-6 / (b->device ? 1 : b->threads) / steps, all = 0;
     qsort(t, n, sizeof *t, by_time);
     for (size_t i = 0; i < n; i++)
         all += (double)t[i].ns * scale;
@@ -252,17 +261,20 @@ static void print_head(struct bench *b, double roof)
         buf_free(&id);
         return;
     }
-    printf("%s, %u threads: memory reads %.1f GB/s, byte dot products %.0f Gop/s; weights %.1f MB\n%5s %6s  %-26s   %-26s\n", eng_session_isa(b->s), b->threads, roof / 1e9,
-           b->dots / 1e9, bytes / 1e6, "batch", "depth", "prefill tok/s (min..max)", "decode tok/s (min..max)");
+    printf("%s, %u threads: memory reads %.1f GB/s, %s %.0f Gop/s; weights %.1f MB\n%5s %6s  %-26s   %-26s\n", eng_session_isa(b->s), b->threads, roof / 1e9,
+           b->device ? "f32 products and sums" : "byte dot products", b->dots / 1e9, bytes / 1e6, "batch", "depth", "prefill tok/s (min..max)", "decode tok/s (min..max)");
 }
 
 static int run_rows(struct bench *b, const uint32_t *batches, uint32_t n, const uint32_t *depths, uint32_t n_depths, struct err *e)
 {
     double roof;
-    int rc = krn_probe_read(b->workers, PROBE_BYTES, 5, &roof, e);
-    if (rc)
+    struct gpu_peaks peaks = {0};
+    b->device = eng_session_config(b->s)->device.vulkan;
+    int rc = b->device ? gpu_measure(eng_session_config(b->s)->device.index, PROBE_BYTES, &peaks, e) : ERR_OK;
+    b->read = peaks.read_bytes_s;
+    if (rc || (rc = roof_of(b, 5, &roof, e)))
         return rc;
-    b->dots = krn_probe_dot(b->workers, eng_session_config(b->s)->isa, 3);
+    b->dots = b->device ? peaks.fma_ops_s : krn_probe_dot(b->workers, eng_session_config(b->s)->isa, 3);
     print_head(b, roof);
     for (uint32_t i = 0; i < n * n_depths; i++) {
         struct row row = {.batch = batches[i % n], .depth = depths[i / n]};

@@ -34,5 +34,9 @@ extern const char *const gpu_type_names[];
 /* krn_vulkan.supports: what there are kernels for, whether or not this build can open a device. */
 enum krn_support gpu_supports(enum krn_opcode code, enum krn_type weight);
 
+/* What a device reaches at best, measured now: reads of `bytes` (a multiple of 32 MiB) of its memory, f32 operations (a product and a sum are two) outside matrix units. */
+struct gpu_peaks { double read_bytes_s, fma_ops_s; };
+int gpu_measure(unsigned index, uint64_t bytes, struct gpu_peaks *out, struct err *e);
+
 extern const struct krn_backend_api krn_vulkan;
 #endif

@@ -61,6 +61,7 @@ static void vulkan_close(krn_backend *b)
     gpu_weights_close(b);
     gpu_step_close(b);
     free(b->pools);
+    free(b->times);
     free(b);
 }
 
@@ -89,6 +90,7 @@ static void vulkan_list_free(krn_list *l)
 {
     if (!l) return;
     struct gpu *g = l->owner->g;
+    gpu_times_forget(l->owner, l);
     for (unsigned i = 0; i < GPU_CLASSES; i++)
         if (l->commands[i]) g->vk.vkFreeCommandBuffers(g->device, g->pool[GPU_COMPUTE], 1, &l->commands[i]);
     free(l->calls);
@@ -125,14 +127,17 @@ static void barrier(krn_backend *b, VkCommandBuffer c, bool host)
     b->g->vk.vkCmdPipelineBarrier(c, STAGES, host ? VK_PIPELINE_STAGE_HOST_BIT : STAGES, 0, 1, &m, 0, NULL, 0, NULL);
 }
 
+enum { TIMED = 4 };
 static int record_class(krn_backend *b, krn_list *l, unsigned class, struct err *e)
 {
     VkCommandBuffer c = NULL;
     VkPipeline bound = NULL;
+    bool timed = class & TIMED;
     int rc = begin(b, &c, e);
     if (rc) return rc;
     l->commands[class] = c;
     barrier(b, c, false); /* after what earlier submissions wrote */
+    if (timed) rc = gpu_times_begin(b, l, c, e);
     for (size_t i = 0; i < l->n && !rc; i++) {
         const struct gpu_call *x = &l->calls[i];
         bool many = class >> x->picked & 1;
@@ -140,11 +145,12 @@ static int record_class(krn_backend *b, krn_list *l, unsigned class, struct err 
         VkPipeline p;
         if (x->linear && many) spec.c[1] = b->tokens_many;
         if ((rc = gpu_pipeline_get(b->g, &b->pipelines, &spec, &p, e))) break;
-        if (x->barrier) barrier(b, c, false);
+        if (x->barrier || timed) barrier(b, c, false);
         if (p != bound) b->g->vk.vkCmdBindPipeline(c, VK_PIPELINE_BIND_POINT_COMPUTE, p);
         bound = p;
         b->g->vk.vkCmdPushConstants(c, b->g->layout, VK_SHADER_STAGE_COMPUTE_BIT, 0, x->push_bytes, x->push);
         b->g->vk.vkCmdDispatchIndirect(c, b->block.buffer, b->at_sizes + x->args[many] * sizeof(VkDispatchIndirectCommand));
+        if (timed) gpu_times_mark(b, l, c, i + 1);
     }
     if (!rc) {
         barrier(b, c, true);
@@ -163,12 +169,13 @@ static int record_class(krn_backend *b, krn_list *l, unsigned class, struct err 
 /* ---- a step ---------------------------------------------------------------------------------------------------------- */
 static int vulkan_submit(krn_backend *b, krn_list *l, const struct krn_step *s, struct err *e)
 {
-    unsigned class = (s->n_tokens > 1 ? 1u : 0) | (s->n_picks > 1 ? 2u : 0);
+    unsigned class = (s->n_tokens > 1 ? 1u : 0) | (s->n_picks > 1 ? 2u : 0) | (gpu_times_of(b, l) ? TIMED : 0u);
     int rc = gpu_step_write(b, l, s, e);
     if (!rc) rc = gpu_weights_ready(b, l, e);
     if (rc || !s->n_tokens) return rc;
     if (!l->commands[class] && (rc = record_class(b, l, class, e))) return rc;
     if ((rc = gpu_submit(b->g, GPU_COMPUTE, l->commands[class], (const uint64_t[2]){0, b->g->timeline[GPU_COPY].value}, e))) return rc;
+    if (class & TIMED) gpu_times_submitted(b, l);
     b->step = s;
     b->n_tokens = s->n_tokens;
     b->n_picks = s->n_picks;
@@ -181,7 +188,9 @@ static int vulkan_submit(krn_backend *b, krn_list *l, const struct krn_step *s, 
 static int vulkan_wait(krn_backend *b, struct err *e)
 {
     b->step = NULL;
-    return gpu_wait(b->g, GPU_COMPUTE, b->g->timeline[GPU_COMPUTE].value, e);
+    int rc = gpu_wait(b->g, GPU_COMPUTE, b->g->timeline[GPU_COMPUTE].value, e);
+    if (!rc) gpu_times_waited(b);
+    return rc;
 }
 
 /* ---- looking at rows ------------------------------------------------------------------------------------------------- */
@@ -220,14 +229,6 @@ static bool vulkan_finite(krn_backend *b, uint32_t first, uint32_t n)
 
 static int vulkan_load(krn_backend *b, const struct krn_weight *weights, uint32_t index, struct err *e) { return gpu_weight_load(b, index, &weights[index], e); }
 
-static size_t vulkan_times(krn_backend *b, struct krn_time *out, size_t max)
-{
-    (void)b;
-    (void)out;
-    (void)max;
-    return 0;
-}
-
 static void vulkan_counters(const krn_backend *b, struct krn_counters *out)
 {
     *out = b->counters;
@@ -242,5 +243,5 @@ static const char *vulkan_isa(const krn_backend *b) { return b->g->info.name; }
 
 const struct krn_backend_api krn_vulkan = {
     .name = "vulkan", .supports = gpu_supports, .open = vulkan_open, .close = vulkan_close, .bytes = vulkan_bytes, .record = vulkan_record, .list_free = vulkan_list_free,
-    .submit = vulkan_submit, .wait = vulkan_wait, .row = vulkan_row, .times = vulkan_times, .isa = vulkan_isa, .load = vulkan_load, .finite = vulkan_finite, .counters = vulkan_counters,
+    .submit = vulkan_submit, .wait = vulkan_wait, .row = vulkan_row, .times = gpu_times_take, .isa = vulkan_isa, .load = vulkan_load, .finite = vulkan_finite, .counters = vulkan_counters,
 };

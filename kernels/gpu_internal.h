@@ -7,6 +7,7 @@
  * gpu_step.c       the step block: all that changes from step to step, checked and written
  * gpu_record.c     plan calls -> dispatches
  * gpu_order.c      where a dispatch must wait for earlier ones
+ * gpu_times.c      timestamps of dispatches
  * gpu_backend.c    open, command buffers, submit, wait, rows */
 #ifndef SLUICE_KERNELS_GPU_INTERNAL_H
 #define SLUICE_KERNELS_GPU_INTERNAL_H
@@ -48,6 +49,7 @@ struct gpu_span { uint8_t space; uint32_t lo, hi; };
 struct gpu_call {
     struct gpu_spec spec;      /* LINEAR: for one row; `many` for more */
     bool linear, picked, barrier;
+    uint16_t what; uint8_t type; /* as times() says it: operator, type of its matrix */
     uint32_t args[2];          /* index into the step block's dispatch sizes: for one row, for more */
     uint32_t push_bytes;
     uint8_t push[GPU_PUSH_BYTES];
@@ -55,7 +57,7 @@ struct gpu_call {
 };
 /* Dispatch sizes: x groups are fixed, y is rows of a kind over `per`, rounded up. Written into the step block every step. */
 struct gpu_size { uint32_t x, per; bool picked; };
-enum { GPU_SIZES_MAX = 1024, GPU_CLASSES = 4 /* bit 0: more than one token, bit 1: more than one picked row */ };
+enum { GPU_SIZES_MAX = 1024, GPU_CLASSES = 8 /* bit 0: more than one token, bit 1: more than one picked row, bit 2: timed */, GPU_STAMPS_MAX = 16384 };
 
 struct krn_list {
     krn_backend *owner;
@@ -65,8 +67,10 @@ struct krn_list {
     VkCommandBuffer commands[GPU_CLASSES];
     uint32_t pools;            /* bit g: attends to KV group g */
     bool uses_tokens;
+    VkQueryPool stamps; bool pending; struct krn_list *next; /* gpu_times.c */
 };
 
+struct gpu_times;
 struct gpu_table { uint64_t at; uint32_t entries; };
 struct krn_backend {
     struct krn_backend_config cfg;
@@ -88,6 +92,7 @@ struct krn_backend {
     const struct krn_step *step; /* since the last wait; NULL: none */
     uint32_t n_tokens, n_picks;
     struct krn_counters counters;
+    struct gpu_times *times;   /* NULL: nobody asked, or no timestamps */
 };
 
 /* gpu_weights.c. place: gives every weight of a list its address; recorded lists keep it. get: where weight i of an op lies. */
@@ -103,4 +108,14 @@ void gpu_step_close(krn_backend *b);
 /* gpu_record.c, gpu_order.c */
 int gpu_record(krn_backend *b, krn_list *l, struct err *e);
 void gpu_order(krn_list *l);
+/* gpu_times.c. begin, mark: into a timed command buffer, before the first dispatch and after dispatch i - 1. */
+void gpu_times_kind(struct gpu_call *c, const struct krn_op *op, const struct krn_weight *weights);
+void gpu_times_scan(struct gpu_call *c);
+bool gpu_times_of(const krn_backend *b, const krn_list *l); /* is it replayed timed from now on */
+int gpu_times_begin(krn_backend *b, krn_list *l, VkCommandBuffer c, struct err *e);
+void gpu_times_mark(krn_backend *b, krn_list *l, VkCommandBuffer c, size_t i);
+void gpu_times_submitted(krn_backend *b, krn_list *l);
+void gpu_times_waited(krn_backend *b);
+void gpu_times_forget(krn_backend *b, krn_list *l);
+size_t gpu_times_take(krn_backend *b, struct krn_time *out, size_t max);
 #endif

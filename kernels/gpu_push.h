@@ -64,6 +64,14 @@ struct gpu_push_attend {
     GPU_U32 q_stride, q_head, y_stride, y_head, group, dim, dim_v, page_tokens, table_stride, page_bytes, k_at, v_at, window, sunk;
     GPU_F32 scale, softcap;
 };
+/* n: READ 16-byte words of x, a multiple of 512 for each group; FMA turns. never: a sum that x does not have. */
+#define GPU_PEAK_READ 0
+#define GPU_PEAK_FMA 1
+struct gpu_push_peak {
+    GPU_ADDR x, y;
+    GPU_U32 n, mode, never;
+    GPU_F32 c;
+};
 /* The step block's first words. */
 #define GPU_HEAD_TOKENS 0
 #define GPU_HEAD_PICKS 1

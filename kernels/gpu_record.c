@@ -294,6 +294,7 @@ static int watch(struct rec *r, const struct krn_op *last)
     struct gpu_call *c = add(r, "norm", 1, false, &p, sizeof p, (struct gpu_span){GPU_FLAGS, 0, 1});
     if (!c) return r->e ? r->e->code : ERR_NOMEM;
     reads(c, x.span);
+    gpu_times_scan(c);
     return ERR_OK;
 }
 
@@ -310,6 +311,7 @@ int gpu_record(krn_backend *b, krn_list *l, struct err *e)
     const struct krn_op *last = NULL;
     int rc = ERR_OK;
     for (size_t i = 0; i < l->n_plan && !rc; i++) {
+        size_t first = l->n;
         r.op = &l->plan[i];
         switch (r.op->code) {
         case KRN_EMBED: rc = embed(&r); break;
@@ -319,6 +321,7 @@ int gpu_record(krn_backend *b, krn_list *l, struct err *e)
         case KRN_ADD: case KRN_MUL: case KRN_SCALE: case KRN_SIGMOID: case KRN_SILU: case KRN_SOFTCAP: case KRN_GLU: case KRN_ROPE: case KRN_PICK: case KRN_COPY: rc = element(&r); break;
         default: rc = err_set(r.e, ERR_UNSUPPORTED, "vulkan: no kernel for operator %s", krn_op_name(r.op->code)); break;
         }
+        for (size_t k = first; k < l->n && !rc; k++) gpu_times_kind(&l->calls[k], r.op, l->weights);
         if (writes_watched(b, r.op)) last = r.op;
     }
     if (!rc && last) rc = watch(&r, last);

@@ -437,6 +437,57 @@ START_TEST(errors)
 }
 END_TEST
 
+/* With the clocks on: the same bits, one time a kind of dispatch, nothing left after it was taken; peaks are numbers. */
+static const struct krn_time *time_of(const struct krn_time *t, size_t n, const char *name)
+{
+    for (size_t i = 0; i < n; i++)
+        if (!strcmp(t[i].name, name)) return &t[i];
+    ck_abort_msg("no time of %s", name);
+}
+static bool stamps(void)
+{
+    struct gpu_info g[GPU_DEVICES_MAX];
+    struct err e;
+    unsigned n;
+    OK(gpu_list(g, GPU_DEVICES_MAX, &n, &e));
+    if (g[0].timestamp_ns <= 0) printf("SKIP times: %s has no timestamps\n", g[0].name);
+    return g[0].timestamp_ns > 0;
+}
+START_TEST(times)
+{
+    if (!have_device()) return;
+    struct rig *r = open_rig(KRN_F16, 16);
+    struct krn_view y = attention(r, 0, 0, false);
+    krn_list *l[2];
+    struct krn_time t[16];
+    struct gpu_peaks peaks = {0};
+    struct err e;
+    float a[4 * DIM_V], b[4 * DIM_V];
+    if (!stamps()) {
+        close_rig(r);
+        return;
+    }
+    record(r, l);
+    run(r, 1, l[1], &(struct span){0, 0, 9}, 1, NULL, 0);
+    look(r, 1, y, 8, a);
+    ck_assert_uint_eq(krn_vulkan.times(r->b[1], t, 16), 0);
+    run(r, 1, l[1], &(struct span){0, 0, 9}, 1, NULL, 0);
+    look(r, 1, y, 8, b);
+    ck_assert(rows_equal(a, b, 4 * DIM_V));
+    run(r, 1, l[1], &(struct span){0, 9, 1}, 1, NULL, 0);
+    size_t n = krn_vulkan.times(r->b[1], t, 16);
+    ck_assert_uint_gt(n, 1);
+    ck_assert(time_of(t, n, "attend")->calls == 2 && time_of(t, n, "attend")->ns > 0);
+    ck_assert(time_of(t, n, "store kv")->calls == 2);
+    ck_assert_uint_eq(krn_vulkan.times(r->b[1], t, 16), 0);
+    drop(r, l);
+    close_rig(r);
+    FAILS(ERR_INVALID, "found another size", gpu_measure(0, 1 << 20, &peaks, &e));
+    OK(gpu_measure(0, 32 << 20, &peaks, &e));
+    ck_assert(peaks.read_bytes_s > 0 && peaks.fma_ops_s > 0);
+}
+END_TEST
+
 /* A device that goes away says so at a submission or in a wait: both are ERR_CLOSED, at which an engine ends, and the backend still closes. */
 #ifdef HAVE_HEADERS
 static VKAPI_ATTR VkResult VKAPI_CALL lost_submit(VkQueue q, uint32_t n, const VkSubmitInfo *s, VkFence f)
@@ -511,4 +562,4 @@ START_TEST(devices)
 }
 END_TEST
 
-SUITE("kernels", "gpu", linears, elements, norms, attends, lists, errors, lost, devices)
+SUITE("kernels", "gpu", linears, elements, norms, attends, lists, errors, times, lost, devices)
