@@ -27,6 +27,24 @@ START_TEST(core)
 }
 END_TEST
 
+/* Takes out what is painted between saving and restoring the cursor, control sequences and ends of lines: what is left is the answer. */
+static void strip(char *s)
+{
+    char *to = s;
+    while (*s) {
+        char *end;
+        if (s[0] == '\033' && s[1] == '7' && (end = strstr(s, "\0338")))
+            s = end + 2;
+        else if (s[0] == '\033' && s[1] == '[')
+            s += 2 + strcspn(s + 2, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz") + 1;
+        else if (*s == '\r' || *s == '\n' || s[0] == '\033')
+            s++;
+        else
+            *to++ = *s++;
+    }
+    *to = 0;
+}
+
 /* `run` on a terminal of 24 rows: the last one is taken, and given back. */
 START_TEST(terminal)
 {
@@ -46,8 +64,10 @@ START_TEST(terminal)
         n += (size_t)r;
     got[n] = 0;
     ck_assert(waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 0);
-    const char *taken = strstr(got, "\033[1;23r"), *text = strstr(got, "bcdefghi"), *back = strstr(got, "\033[r");
-    ck_assert_msg(taken && text && back && taken < text && text < back, "%s", got);
+    const char *taken = strstr(got, "\033[1;23r"), *back = strstr(got, "\033[r");
+    ck_assert_msg(taken && back && taken < back, "%s", got);
+    strip(got);
+    ck_assert_msg(strstr(got, "bcdefghi") != NULL, "%s", got);
     close(fd);
     unlink(path);
 }
