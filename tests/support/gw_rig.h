@@ -37,6 +37,7 @@ struct client {
     bool eof;
 };
 void client_open(struct client *c, const struct rig *r);
+bool client_try_tls(struct client *c, const struct rig *r, SSL_CTX *ctx, SSL_SESSION *resume); /* false: no handshake; close it all the same */
 void client_open_tls(struct client *c, const struct rig *r, SSL_CTX *ctx, SSL_SESSION *resume); /* ctx: borrowed */
 int client_connect(uint16_t port);      /* a plain socket, -1 when refused */
 SSL_CTX *client_ctx(const struct rig *r);
