@@ -108,6 +108,21 @@ int cli_parse(int argc, char **argv, const char *usage, const struct cli_flags *
     return ERR_OK;
 }
 
+int cli_list(const char *flag, const char *s, long least, long most, uint32_t *v, uint32_t *n, uint32_t *top, struct err *e)
+{
+    *n = *top = 0;
+    while (*s) {
+        char *end;
+        long k = strtol(s, &end, 10);
+        if (end == s || k < least || k > most || *n == CLI_LIST_MAX || (*end && *end != ','))
+            return err_set(e, ERR_INVALID, "%s: expected up to %d numbers from %ld to %ld with commas, found '%.20s'", flag, CLI_LIST_MAX, least, most, s);
+        v[(*n)++] = (uint32_t)k;
+        *top = (uint32_t)k > *top ? (uint32_t)k : *top;
+        s = *end ? end + 1 : end;
+    }
+    return *n ? ERR_OK : err_set(e, ERR_INVALID, "%s: expected numbers with commas", flag);
+}
+
 static int size_of(const struct cli_engine *f, const char *flag, const char *text, uint64_t *out, struct err *e)
 {
     size_t n = strlen(text);

@@ -29,6 +29,9 @@ extern const size_t cli_n_engine_flags;
 #define CLI_ENGINE_DEFAULTS {.precision = 0, .kernels = 0, .kv_type = 0}
 /* Resolves words, sizes and percentages (of the model's bytes) into an engine configuration. */
 int cli_engine_config(const struct cli_engine *f, struct eng_config *c, struct err *e);
+/* "1,8,32" into v: at most CLI_LIST_MAX numbers from least to most, the largest of them in top. flag: for errors. */
+enum { CLI_LIST_MAX = 16 };
+int cli_list(const char *flag, const char *s, long least, long most, uint32_t *v, uint32_t *n, uint32_t *top, struct err *e);
 /* One line to stderr with every value in force. */
 void cli_echo_config(const struct eng_config *c, const char *isa);
 /* "WHAT 12 % of N MiB" on a terminal, ten times a second; quiet elsewhere. */

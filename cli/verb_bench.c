@@ -26,7 +26,7 @@ static const struct cli_flag flags[] = {
     {{"ops", CONF_BOOL, AT(ops), 0, 0, NULL}, NULL, NULL, "time, bytes and operations of a step by operator"},
     {{"json", CONF_BOOL, AT(json), 0, 0, NULL}, NULL, NULL, "one JSON document"},
 };
-enum { LIST_MAX = 16, REPS_MAX = 1000, TIMES_MAX = 256 };
+enum { REPS_MAX = 1000, TIMES_MAX = 256 };
 static const size_t PROBE_BYTES = 256u << 20;
 
 struct rates { double min, median, max; };
@@ -145,21 +145,6 @@ static int measure(struct bench *b, struct row *row, struct err *e)
     row->cpu_ms = rates_of(cpu, reps).median * 1e3;
     b->read = row->roof.median;
     return ERR_OK;
-}
-
-static int list_of(const char *flag, const char *s, long least, long most, uint32_t *v, uint32_t *n, uint32_t *top, struct err *e)
-{
-    *n = *top = 0;
-    while (*s) {
-        char *end;
-        long k = strtol(s, &end, 10);
-        if (end == s || k < least || k > most || *n == LIST_MAX || (*end && *end != ','))
-            return err_set(e, ERR_INVALID, "%s: expected up to %d numbers from %ld to %ld with commas, found '%.20s'", flag, LIST_MAX, least, most, s);
-        v[(*n)++] = (uint32_t)k;
-        *top = (uint32_t)k > *top ? (uint32_t)k : *top;
-        s = *end ? end + 1 : end;
-    }
-    return *n ? ERR_OK : err_set(e, ERR_INVALID, "%s: expected numbers with commas", flag);
 }
 
 /* ---- operators ---- */
@@ -296,11 +281,11 @@ static int run_rows(struct bench *b, const uint32_t *batches, uint32_t n, const 
 
 static int bench_model(const struct bench_flags *f, struct eng_config *c, struct err *e)
 {
-    uint32_t batches[LIST_MAX], depths[LIST_MAX], n, n_depths, most, deepest;
+    uint32_t batches[CLI_LIST_MAX], depths[CLI_LIST_MAX], n, n_depths, most, deepest;
     struct bench b = {.f = f};
-    int rc = list_of("-b", f->batch, 1, 4096, batches, &n, &most, e);
+    int rc = cli_list("-b", f->batch, 1, 4096, batches, &n, &most, e);
     if (!rc)
-        rc = list_of("-d", f->depth, 0, 1 << 24, depths, &n_depths, &deepest, e);
+        rc = cli_list("-d", f->depth, 0, 1 << 24, depths, &n_depths, &deepest, e);
     if (rc)
         return rc;
     uint64_t decoded = deepest + (uint64_t)(f->gen + 1) * (deepest ? (uint64_t)f->reps + 1 : 1), longest = (uint64_t)f->prompt > decoded ? (uint64_t)f->prompt : decoded;
