@@ -68,6 +68,34 @@ static double rate(double tokens, double s) { return s > 0 ? tokens / s : 0; }
 
 static void line(const char *what, uint64_t bytes, const char *note) { printf("  %-30s %12.1f MiB  %s\n", what, (double)bytes / (1 << 20), note); }
 
+/* 12,288 */
+static const char *commas(uint64_t v, char *out, size_t n)
+{
+    char digits[24];
+    int len = snprintf(digits, sizeof digits, "%" PRIu64, v), k = 0;
+    for (int i = 0; i < len && k + 2 < (int)n; i++) {
+        if (i && (len - i) % 3 == 0)
+            out[k++] = ',';
+        out[k++] = digits[i];
+    }
+    out[k] = 0;
+    return out;
+}
+
+/* What a sequence costs, as it follows from the model. */
+static void print_formulas(const struct eng_prediction *p)
+{
+    char a[32], b[32];
+    for (uint32_t i = 0; i < p->n_formulas; i++) {
+        const struct eng_formula *f = &p->formulas[i];
+        printf("%-10s %s: %s = %s bytes", i ? "" : "context", f->what, f->text, commas(f->bytes, a, sizeof a));
+        if (f->state)
+            printf(" a sequence\n");
+        else
+            printf(" a token; at %s tokens %u pages of %u, %.1f MiB\n", commas(p->config.ctx, b, sizeof b), f->pages, f->page_tokens, (double)f->seq_bytes / (1 << 20));
+    }
+}
+
 static void print_text(const struct eng_prediction *p, const struct rates *r, const char *ruled)
 {
     uint64_t sum = p->resident_bytes + p->window_bytes + p->staging_bytes + p->expert_bytes + p->activation_bytes + p->state_bytes + p->snapshot_bytes + p->kv_bytes;
@@ -90,6 +118,7 @@ static void print_text(const struct eng_prediction *p, const struct rates *r, co
     printf("  %-30s %12.1f MiB  %" PRIu64 " bytes a token; room for %" PRIu64 " of %u sequences of %u tokens\n", "KV pages", (double)p->kv_bytes / (1 << 20), p->kv_token_bytes,
            p->kv_seq_bytes ? p->kv_bytes / p->kv_seq_bytes : p->config.seqs, p->config.seqs, p->config.ctx);
     line("together", sum, "");
+    print_formulas(p);
     printf("a token    reads %.1f MiB of weights from memory, %.1f MiB from the drive", one.memory_bytes / (1 << 20), one.drive_bytes / (1 << 20));
     printf(p->expert_slots ? " (%.0f %% of chosen experts found there if all are chosen alike; more where they are not)\n" : "\n", 100 * one.hits);
     if (!(r->memory_s > 0))
@@ -104,6 +133,23 @@ static void print_text(const struct eng_prediction *p, const struct rates *r, co
            rate(p->config.seqs, all.expected_s), p->config.seqs, chunk.expected_s, p->config.chunk);
 }
 
+static void print_formulas_json(const struct eng_prediction *p)
+{
+    struct buf b;
+    buf_init(&b, 1u << 20);
+    for (uint32_t i = 0; i < p->n_formulas; i++) {
+        const struct eng_formula *f = &p->formulas[i];
+        buf_str(&b, i ? ",{\"what\":" : "{\"what\":");
+        json_put_cstr(&b, f->what);
+        buf_printf(&b, ",\"formula\":\"%s\",\"%s\":%" PRIu64 ",\"sequence_bytes\":%" PRIu64, f->text, f->state ? "state_bytes" : "token_bytes", f->bytes, f->seq_bytes);
+        if (!f->state)
+            buf_printf(&b, ",\"sequence_pages\":%u,\"page_tokens\":%u", f->pages, f->page_tokens);
+        buf_char(&b, '}');
+    }
+    printf(",\"formulas\":[%s]", b.data && !b.failed ? b.data : "");
+    buf_free(&b);
+}
+
 static void print_json(const struct eng_prediction *p, const struct rates *r, const char *ruled)
 {
     struct pol_tiers t = tiers_of(p, r);
@@ -116,6 +162,7 @@ static void print_json(const struct eng_prediction *p, const struct rates *r, co
            p->kv_token_bytes, p->kv_seq_bytes, p->config.ctx, p->config.seqs);
     printf(",\"expert_bytes\":%" PRIu64 ",\"expert_slots\":%u,\"experts\":%u,\"expert_hits\":%.4f,\"token_memory_bytes\":%.0f,\"token_drive_bytes\":%.0f", p->expert_bytes, p->expert_slots,
            p->experts, one.hits, one.memory_bytes, one.drive_bytes);
+    print_formulas_json(p);
     if (r->memory_s > 0)
         printf(",\"memory_bytes_s\":%.0f,\"roof\":\"%s\",\"roof_tok_s\":%.3f,\"expected_tok_s\":%.3f,\"expected_tok_s_all\":%.3f,\"chunk\":%u,\"expected_chunk_s\":%.3f", r->memory_s,
                one.drive ? "drive" : "memory", rate(1, one.roof_s), rate(1, one.expected_s), rate(p->config.seqs, all.expected_s), p->config.chunk, chunk.expected_s);

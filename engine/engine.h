@@ -6,6 +6,7 @@
  * Threads:   submit, cancel, pause, stats from any thread; events arrive on the scheduler thread and must not block. */
 #ifndef SLUICE_ENGINE_ENGINE_H
 #define SLUICE_ENGINE_ENGINE_H
+#include "engine/formula.h"
 #include "engine/model.h"
 
 struct eng_config {
@@ -110,6 +111,8 @@ struct eng_prediction {
     uint32_t expert_slots, experts, expert_layers, experts_per_layer, experts_chosen; /* it holds; there are; in how many layers; of one; by a token of one */
     uint64_t activation_bytes, state_bytes, snapshot_bytes, kv_bytes, kv_token_bytes, kv_seq_bytes; /* all; a token's; one whole sequence's */
     uint32_t snapshots;               /* of recurrent states that there is room for */
+    uint32_t ctx_made;                /* tokens that the model was made for */
+    struct eng_formula formulas[ENG_FORMULAS_MAX]; uint32_t n_formulas; /* of kv_token_bytes and kv_seq_bytes, and of a sequence's states */
 };
 int eng_predict(const struct eng_config *cfg, struct eng_prediction *out, struct err *e);
 void eng_close(eng_engine *g);               /* cancels what runs */

@@ -26,8 +26,9 @@ struct eng_kv {
 static uint32_t ceil_div(uint32_t a, uint32_t b) { return a / b + (a % b != 0); }
 
 /* Pages one sequence can hold at a time: all of its context, or what a window and one chunk span. */
-static uint32_t pages_per_seq(const struct eng_kv_config *c, uint32_t window)
+uint32_t eng_kv_seq_pages(const struct eng_kv_group *k, const struct eng_kv_config *c)
 {
+    uint32_t window = k->window;
     uint32_t all = ceil_div(c->ctx, c->page_tokens);
     if (!window)
         return all;
@@ -36,7 +37,7 @@ static uint32_t pages_per_seq(const struct eng_kv_config *c, uint32_t window)
     return some < all ? some : all;
 }
 
-static bool group_layout(const struct eng_kv_group *k, const struct eng_kv_config *c, struct krn_kv_layout *l)
+bool eng_kv_layout(const struct eng_kv_group *k, const struct eng_kv_config *c, struct krn_kv_layout *l)
 {
     *l = (struct krn_kv_layout){.type = c->type, .page_tokens = c->page_tokens, .n_layers = k->n_layers, .heads = k->heads,
                                 .dim_k = k->dim_k, .dim_v = k->dim_v};
@@ -49,8 +50,8 @@ uint64_t eng_kv_bytes(const struct eng_plan *p, const struct eng_kv_config *c, u
     for (uint32_t i = 0; i < p->n_kv; i++) {
         struct krn_kv_layout l;
         uint64_t n;
-        if (!group_layout(&p->kv[i], c, &l) ||
-            __builtin_mul_overflow((uint64_t)pages_per_seq(c, p->kv[i].window) * slots, (uint64_t)l.page_bytes, &n) ||
+        if (!eng_kv_layout(&p->kv[i], c, &l) ||
+            __builtin_mul_overflow((uint64_t)eng_kv_seq_pages(&p->kv[i], c) * slots, (uint64_t)l.page_bytes, &n) ||
             __builtin_add_overflow(sum, n, &sum))
             return 0;
     }
@@ -72,9 +73,9 @@ static int size_groups(eng_kv *kv, const struct eng_plan *p, struct err *e)
     for (uint32_t i = 0; i < kv->n_groups; i++) {
         struct group *g = &kv->g[i];
         g->window = p->kv[i].window;
-        if (!group_layout(&p->kv[i], c, &g->layout))
+        if (!eng_kv_layout(&p->kv[i], c, &g->layout))
             return err_set(e, ERR_UNSUPPORTED, "KV group %u: no layout", i);
-        uint32_t one = pages_per_seq(c, g->window);
+        uint32_t one = eng_kv_seq_pages(&p->kv[i], c);
         uint64_t n = share >= 1.0 ? (uint64_t)one * c->slots : one + (uint64_t)(share * (double)one * (c->slots - 1));
         if (n > KRN_NO_PAGE - 1)
             return err_set(e, ERR_UNSUPPORTED, "KV group %u: %llu pages", i, (unsigned long long)n);

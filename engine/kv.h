@@ -10,6 +10,7 @@
 #ifndef SLUICE_ENGINE_KV_H
 #define SLUICE_ENGINE_KV_H
 #include "engine/plan.h"
+#include "kernels/kv_layout.h"
 
 typedef struct eng_kv eng_kv;
 struct eng_kv_config {
@@ -18,6 +19,9 @@ struct eng_kv_config {
     bool elsewhere;             /* the pages lie on a device: tables and counts only, no memory here */
     uint64_t bytes_max;         /* ceiling of all pools; the pools hold less than slots * ctx tokens if need be */
 };
+/* The page of a group, and how many a sequence of ctx tokens holds at most: of a windowed group what its window and a chunk span. False: no possible layout. */
+bool eng_kv_layout(const struct eng_kv_group *k, const struct eng_kv_config *c, struct krn_kv_layout *l);
+uint32_t eng_kv_seq_pages(const struct eng_kv_group *k, const struct eng_kv_config *c);
 /* Bytes that slots sequences of ctx tokens need, and the least that one sequence needs. 0 on overflow. */
 uint64_t eng_kv_bytes(const struct eng_plan *p, const struct eng_kv_config *c, uint32_t slots);
 int eng_kv_open(eng_kv **out, const struct eng_plan *p, const struct eng_kv_config *c, struct err *e); /* ERR_BUDGET, ERR_UNSUPPORTED */

@@ -207,7 +207,9 @@ int eng_predict(const struct eng_config *cfg, struct eng_prediction *out, struct
                                    .experts_chosen = p->choice.k, .activation_bytes = g->activation_bytes,
                                    .state_bytes = eng_states_bytes(p, g->c.kv_type, g->c.seqs), .snapshot_bytes = g->stats.snapshot_bytes, .snapshots = g->n_snapshots,
                                    .kv_bytes = kv.bytes_max < all ? kv.bytes_max : all,
-                                   .kv_token_bytes = eng_plan_kv_bytes_per_token(p, g->c.kv_type), .kv_seq_bytes = eng_kv_bytes(p, &kv, 1)};
+                                   .kv_token_bytes = eng_plan_kv_bytes_per_token(p, g->c.kv_type), .kv_seq_bytes = eng_kv_bytes(p, &kv, 1),
+                                   .ctx_made = p->ctx};
+    out->n_formulas = eng_formulas(p, &kv, out->formulas, ENG_FORMULAS_MAX);
 out:
     if (g) {
         eng_vocab_close(g->vocab);

@@ -12,7 +12,7 @@ struct eng_states {
     struct krn_states g[];
 };
 
-static bool group_layout(const struct eng_recurrent *r, enum krn_type kv, struct krn_state_layout *l)
+bool eng_states_layout(const struct eng_recurrent *r, enum krn_type kv, struct krn_state_layout *l)
 {
     *l = (struct krn_state_layout){.n_layers = r->n_layers, .n_fields = r->n_fields};
     for (uint32_t i = 0; i < r->n_fields; i++) {
@@ -37,7 +37,7 @@ uint64_t eng_states_bytes(const struct eng_plan *p, enum krn_type kv, uint32_t s
     for (uint32_t i = 0; i < p->n_recurrent; i++) {
         struct krn_state_layout l;
         uint64_t n;
-        if (!group_layout(&p->recurrent[i], kv, &l) || __builtin_mul_overflow((uint64_t)l.slot_bytes, (uint64_t)slots, &n) || __builtin_add_overflow(sum, n, &sum))
+        if (!eng_states_layout(&p->recurrent[i], kv, &l) || __builtin_mul_overflow((uint64_t)l.slot_bytes, (uint64_t)slots, &n) || __builtin_add_overflow(sum, n, &sum))
             return UINT64_MAX;
     }
     return sum;
@@ -49,7 +49,7 @@ uint64_t eng_states_snapshot_bytes(const struct eng_plan *p, enum krn_type kv)
 
     for (uint32_t i = 0; i < p->n_recurrent; i++) {
         struct krn_state_layout l;
-        if (!group_layout(&p->recurrent[i], kv, &l) || __builtin_add_overflow(sum, (uint64_t)krn_state_kept_bytes(&l), &sum))
+        if (!eng_states_layout(&p->recurrent[i], kv, &l) || __builtin_add_overflow(sum, (uint64_t)krn_state_kept_bytes(&l), &sum))
             return 0;
     }
     return sum;
@@ -78,7 +78,7 @@ int eng_states_open(eng_states **out, const struct eng_plan *p, enum krn_type kv
         s->pool = m;
     }
     for (uint32_t i = 0; i < s->n; i++) {
-        group_layout(&p->recurrent[i], kv, &s->g[i].layout);
+        eng_states_layout(&p->recurrent[i], kv, &s->g[i].layout);
         s->g[i].base = s->pool + at;
         at += (uint64_t)s->g[i].layout.slot_bytes * slots;
     }

@@ -10,8 +10,11 @@
 #ifndef SLUICE_ENGINE_STATES_H
 #define SLUICE_ENGINE_STATES_H
 #include "engine/plan.h"
+#include "kernels/state.h"
 
 typedef struct eng_states eng_states;
+/* A slot's and a snapshot's layout of one recurrent group. False: no possible one. */
+bool eng_states_layout(const struct eng_recurrent *r, enum krn_type kv, struct krn_state_layout *l);
 /* Bytes of `slots` sequences: fields, and the rows of the open tile; kv: the type of KV pages, f32 keeps convolution rows in f32
  * too. 0: no recurrent layers, UINT64_MAX: overflow. */
 uint64_t eng_states_bytes(const struct eng_plan *p, enum krn_type kv, uint32_t slots);
