@@ -26,6 +26,11 @@ int eng_verify_text(struct eng_verify *v, const char *path, struct err *e);
  * tokens as the context in force has (text_path: its beginning; NULL: made up); the last 32 rows of every layer and of the logits, greedy ids with
  * margins. With the same precision and pages a later run is held to the f32 bar, whatever those are. */
 int eng_verify_write(struct eng_verify *v, const char *dir, const char *text_path, struct err *e);
+/* A number hidden in prompts of so many tokens (answer included) at so many percent of their text, asked for with the chat template, greedily: a table of
+ * lengths by depths, a verdict a cell. path: the text, NULL: a made-up one. No lengths: 1024 doubled up to the context in force; no depths: 10, 50, 90.
+ * ERR_INVALID: a length that the model was not made for. */
+enum { ENG_NEEDLE_MAX = 16 };
+int eng_verify_needle(struct eng_verify *v, const char *path, const uint32_t *lengths, uint32_t n_lengths, const uint32_t *depths, uint32_t n_depths, struct err *e);
 /* Each operator by itself, on every instruction set that this machine has: known answers (path: a file like tests/data/operators/known.json;
  * NULL: that one, built in), then drawn inputs beside plain C. Of v only out and the counts are looked at. */
 int eng_verify_operators(struct eng_verify *v, const char *path, struct err *e);

@@ -65,6 +65,13 @@ START_TEST(core)
         {"run bad -p hi -n 3 >out", 3, "expected a number, found a truth value"}, /* not the user's flag, but the model's config */
         {"plan tiny.gguf --no-probe --json >out && grep -q '\"sweep_bytes\":0' out", 0, ""},
         {"plan tiny.gguf -c 64 -np 1 >out && grep -q 'roof' out", 0, ""},
+        {"plan tiny.gguf -c 128 --no-probe >out && grep -q 'KV: 2 layers x 2 x 2 heads x 16 x 2 bytes = 256 bytes a token; at 128 tokens 2 pages of 64, 0.0 MiB' out", 0, ""},
+        {"plan tiny.gguf -c 128 --no-probe --json >out && grep -q '\"formulas\":.{\"what\":\"KV\",\"formula\":\"2 layers x .*\",\"token_bytes\":256,\"sequence_bytes\":32768,' out", 0, ""},
+        {"verify tiny.gguf --only needle --length 600 --depth 0,50 >out; code=$?; grep -q '    600   missed   missed' out && exit $code", 1, ""},
+        {"verify tiny.gguf --only needle --length 600 --depth 50 --json >out; code=$?; grep -q '\"check\":\"needle\",\"length\":600,' out && exit $code", 1, ""},
+        {"verify tiny.gguf --only needle --depth 101 >out", 2, "--depth: expected up to 16 numbers from 0 to 100"},
+        {"verify tiny.gguf --only needle --ref x >out", 2, "--only needle has no reference"},
+        {"verify tiny.gguf --length 600 >out", 2, "--length and --depth are for --only needle"},
         {"plan tiny.gguf --ram 1M --no-probe >out", 1, "bytes are missing"},
         {"plan tiny.gguf --ram lots", 2, "--ram lots"},
         {"plan none.gguf", 3, "none.gguf"},

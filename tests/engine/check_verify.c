@@ -287,24 +287,84 @@ START_TEST(perplexity)
 }
 END_TEST
 
+/* NULL, and why is said: the model of these goldens is not there. */
+static const char *fetched(const char *ref)
+{
+    static char path[4096];
+    const char *models = getenv("SLUICE_MODELS"), *cache = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
+    snprintf(path, sizeof path, "%s%s/%.*s.gguf", models ? models : cache ? cache : home ? home : "", models ? "" : cache ? "/sluice/models" : "/.cache/sluice/models",
+             (int)(strlen(ref) - strlen("tests/data/real/.json")), ref + strlen("tests/data/real/"));
+    if (!access(path, R_OK))
+        return path;
+    printf("SKIP real model: %s is not fetched (scripts/fetch.sh)\n", strrchr(path, '/') + 1);
+    return NULL;
+}
+
 /* Models with goldens, where they have been fetched: ids, the ten best logits, greedy text; both paths. */
 START_TEST(real)
 {
-    char path[4096];
     struct err e = {0};
     int rc;
-    const char *models = getenv("SLUICE_MODELS"), *cache = getenv("XDG_CACHE_HOME"), *home = getenv("HOME"), *ref = goldens[_i / 2];
-    snprintf(path, sizeof path, "%s%s/%.*s.gguf", models ? models : cache ? cache : home ? home : "", models ? "" : cache ? "/sluice/models" : "/.cache/sluice/models",
-             (int)(strlen(ref) - strlen("tests/data/real/.json")), ref + strlen("tests/data/real/"));
-    if (access(path, R_OK)) {
-        printf("SKIP real model: %s is not fetched (scripts/fetch.sh)\n", strrchr(path, '/') + 1);
+    const char *ref = goldens[_i / 2], *path = fetched(ref);
+    if (!path)
         return;
-    }
     struct eng_verify v = {.what = ENG_VERIFY_ALL, .ref = ref,
                            .c = {.model_path = path, .kv_type = KRN_TYPE_COUNT, .precision = _i % 2 ? KRN_PREC_AUTO : KRN_PREC_F32}};
     char *text = output(&v, &rc, &e);
     ck_assert_msg(rc == ERR_OK, "%s", e.msg);
     ck_assert_msg(v.failed == 0 && v.passed >= 12 && v.passed % 3 == 0, "%s", text);
+    free(text);
+}
+END_TEST
+
+/* A needle's table into memory. */
+static char *needle_table(struct eng_verify *v, const char *path, uint32_t length, uint32_t depth, int *rc, struct err *e)
+{
+    char *text = NULL;
+    size_t n;
+    v->out = open_memstream(&text, &n);
+    *rc = eng_verify_needle(v, path, &length, length != 0, &depth, 1, e);
+    fclose(v->out);
+    return text;
+}
+
+/* Weights without meaning miss it, and what they say instead is there to read. */
+START_TEST(needle_missed)
+{
+    char *dir = mm_tmpdir(), *text, model[600];
+    struct err e = {0};
+    int rc;
+    snprintf(model, sizeof model, "%s", mm_path(dir, "tiny.gguf"));
+    tiny_llama_write(model, &(struct tiny_llama){.seed = 5});
+    struct eng_verify v = {.c = {.model_path = model, .kv_type = KRN_TYPE_COUNT}};
+    text = needle_table(&v, NULL, 640, 50, &rc, &e);
+    ck_assert_msg(rc == ERR_OK && v.passed == 0 && v.failed == 1 && strstr(text, "     640   missed\n") && strstr(text, "at 50 %: expected "), "%s%s", e.msg, text);
+    free(text);
+    v.json = true;
+    text = needle_table(&v, "tests/data/text/opticks.txt", 640, 50, &rc, &e);
+    ck_assert_msg(rc == ERR_OK && v.failed == 2 && strstr(text, "\"length\":640,\"depth\":50,\"prompt_tokens\":5"), "%s%s", e.msg, text); /* 592 at most, and not much less */
+    free(text);
+    free(needle_table(&v, NULL, 100, 50, &rc, &e));
+    ck_assert_msg(rc == ERR_INVALID && strstr(e.msg, "100 tokens are too few"), "%s", e.msg);
+    free(needle_table(&v, NULL, 2049, 50, &rc, &e));
+    ck_assert_msg(rc == ERR_INVALID && strstr(e.msg, "2049 tokens, the model was made for 2048"), "%s", e.msg);
+    free(needle_table(&v, "/nowhere", 640, 50, &rc, &e));
+    ck_assert_msg(rc == ERR_NOTFOUND && v.passed + v.failed == 2, "%s", e.msg);
+    mm_rmdir(dir);
+}
+END_TEST
+
+/* A model that was trained finds it. */
+START_TEST(needle_found)
+{
+    const char *path = fetched("tests/data/real/SmolLM2-135M-Instruct.Q4_1.json");
+    struct err e = {0};
+    int rc;
+    if (!path)
+        return;
+    struct eng_verify v = {.c = {.model_path = path, .kv_type = KRN_TYPE_COUNT}};
+    char *text = needle_table(&v, NULL, SUITE_SLOW ? 256 : 512, 50, &rc, &e);
+    ck_assert_msg(rc == ERR_OK && v.passed == 1 && v.failed == 0, "%s%s", e.msg, text);
     free(text);
 }
 END_TEST
@@ -329,6 +389,8 @@ int main(void)
     tcase_add_test(t, answers);
     tcase_add_test(t, baseline);
     tcase_add_test(t, operators);
+    tcase_add_test(t, needle_missed);
+    tcase_add_test(t, needle_found);
     suite_add_tcase(s, t);
     SRunner *r = srunner_create(s);
     srunner_run_all(r, CK_ENV);
