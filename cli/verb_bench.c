@@ -8,21 +8,25 @@
 #include "base/clock.h"
 #include "base/json.h"
 #include "cli/bench_cost.h"
+#include "cli/bench_ladder.h"
 #include "cli/cli.h"
 #include "cli/flags.h"
 #include "cli/verbs.h"
 #include "engine/session.h"
+#include "engine/states.h"
 #include "kernels/gpu.h"
 #include "kernels/probe.h"
 
-struct bench_flags { int64_t prompt, gen, reps; const char *batch, *depth; bool ops, json; };
+struct bench_flags { int64_t prompt, gen, reps, seconds; const char *batch, *depth; bool ladder, ops, json; };
 #define AT(f) offsetof(struct bench_flags, f)
 static const struct cli_flag flags[] = {
     {{"prompt-tokens", CONF_INT, AT(prompt), 1, 1048576, NULL}, "-p", "N", "tokens of prefill (default 512)"},
-    {{"gen-tokens", CONF_INT, AT(gen), 1, 1048576, NULL}, "-n", "N", "tokens of decode (default 128)"},
+    {{"gen-tokens", CONF_INT, AT(gen), 1, 1048576, NULL}, "-n", "N", "tokens of decode (default 128, of a ladder 32)"},
     {{"batch", CONF_STR, AT(batch), 0, 0, NULL}, "-b", "1,8,32", "sequences decoded together (default 1)"},
     {{"depth", CONF_STR, AT(depth), 0, 0, NULL}, "-d", "0,4096", "tokens each sequence holds before it decodes (default 0); with some, prefill is their rate"},
-    {{"reps", CONF_INT, AT(reps), 1, 1000, NULL}, "-r", "N", "repetitions; the median is printed (default 5)"},
+    {{"ladder", CONF_BOOL, AT(ladder), 0, 0, NULL}, NULL, NULL, "depths from 1024 on, doubled as far as the model's context (or -c) and memory (or --ram) go; with the bytes of KV and states"},
+    {{"seconds", CONF_INT, AT(seconds), 1, 1 << 24, NULL}, NULL, "N", "a ladder begins no depth that would end later than that (default: no limit)"},
+    {{"reps", CONF_INT, AT(reps), 1, 1000, NULL}, "-r", "N", "repetitions; the median is printed (default 5, of a ladder 3)"},
     {{"ops", CONF_BOOL, AT(ops), 0, 0, NULL}, NULL, NULL, "time, bytes and operations of a step by operator"},
     {{"json", CONF_BOOL, AT(json), 0, 0, NULL}, NULL, NULL, "one JSON document"},
 };
@@ -39,6 +43,7 @@ struct bench {
     int32_t *tokens;
     struct eng_part *parts;
     uint32_t vocab, threads;
+    struct bench_ladder ladder; /* with --ladder */
     double dots, read; /* of the machine, or of the device; read: median beside the row under way */
     bool device;
 };
@@ -219,19 +224,32 @@ static int operators(struct bench *b, const struct row *row, struct err *e)
 
 /* ---- rows ---- */
 
+/* Of all sequences of a row, in whole pages. */
+static uint64_t kv_bytes(const struct bench *b, const struct row *r)
+{
+    const struct eng_config *c = eng_session_config(b->s);
+    const struct eng_kv_config kv = {.type = c->kv_type, .page_tokens = c->page_tokens, .slots = r->batch, .ctx = r->depth ? r->depth : (uint32_t)b->f->gen + 1, .chunk = c->chunk};
+    return eng_kv_bytes(b->plan, &kv, r->batch);
+}
+
 static void print_row(const struct bench *b, const struct row *r)
 {
+    uint64_t kv = kv_bytes(b, r), states = eng_states_bytes(b->plan, eng_session_config(b->s)->kv_type, r->batch);
     const struct bench_shape step = {r->batch, 1, 1, (r->depth ? r->depth + (uint32_t)(b->f->reps * (b->f->gen + 1) / 2) : (uint32_t)b->f->gen / 2), eng_session_config(b->s)->kv_type};
     double bytes = bench_bytes(b->plan, &step), rate = r->decode.median / r->batch * bytes;
     if (b->f->json)
         printf("{\"batch\":%u,\"depth\":%u,\"prefill_tok_s\":%.2f,\"prefill_min\":%.2f,\"prefill_max\":%.2f,\"decode_tok_s\":%.2f,\"decode_min\":%.2f,"
-               "\"decode_max\":%.2f,\"decode_cpu_ms\":%.4f,\"decode_bytes\":%.0f,\"read_bytes_s\":%.0f,\"decode_roof_share\":%.4f",
+               "\"decode_max\":%.2f,\"decode_cpu_ms\":%.4f,\"decode_bytes\":%.0f,\"read_bytes_s\":%.0f,\"decode_roof_share\":%.4f,\"kv_bytes\":%llu,\"state_bytes\":%llu",
                r->batch, r->depth, r->prefill.median, r->prefill.min, r->prefill.max, r->decode.median, r->decode.min, r->decode.max, r->cpu_ms, bytes,
-               r->roof.median, rate / r->roof.median);
+               r->roof.median, rate / r->roof.median, (unsigned long long)kv, (unsigned long long)states);
     else
-        printf("%5u %6u  %9.1f (%.1f..%.1f)   %9.1f (%.1f..%.1f)   %8.2f ms CPU   %7.1f MB a step, %5.1f GB/s, %3.0f %% of %.1f (%.1f..%.1f)\n", r->batch, r->depth,
+        printf("%5u %6u  %9.1f (%.1f..%.1f)   %9.1f (%.1f..%.1f)   %8.2f ms CPU   %7.1f MB a step, %5.1f GB/s, %3.0f %% of %.1f (%.1f..%.1f)", r->batch, r->depth,
                r->prefill.median, r->prefill.min, r->prefill.max, r->decode.median, r->decode.min, r->decode.max, r->cpu_ms, bytes / 1e6, rate / 1e9,
                100 * rate / r->roof.median, r->roof.median / 1e9, r->roof.min / 1e9, r->roof.max / 1e9);
+    if (!b->f->json && b->f->ladder)
+        printf("   KV %.1f MiB, states %.1f MiB", (double)kv / (1 << 20), (double)states / (1 << 20));
+    if (!b->f->json)
+        putchar('\n');
 }
 
 static void print_head(struct bench *b, double roof)
@@ -250,6 +268,32 @@ static void print_head(struct bench *b, double roof)
            b->device ? "f32 products and sums" : "byte dot products", b->dots / 1e9, bytes / 1e6, "batch", "depth", "prefill tok/s (min..max)", "decode tok/s (min..max)");
 }
 
+/* Where a ladder ended, and why. */
+static void print_end(const struct bench *b, uint32_t last)
+{
+    const struct bench_ladder *l = &b->ladder;
+    if (b->f->json) {
+        struct buf why;
+        buf_init(&why, 8192);
+        json_put_cstr(&why, l->why);
+        printf(",\"ladder\":{\"last\":%u,\"end\":\"%s\",\"why\":%s}", last, bench_end_name(l->end), why.data ? why.data : "\"\"");
+        buf_free(&why);
+    } else {
+        printf("ended at %u tokens: %s: %s\n", last, bench_end_name(l->end), l->why);
+    }
+}
+
+/* Before row i, the first one of a depth: does the ladder end here for want of time. */
+static bool late(struct bench *b, uint32_t depth, uint32_t next, uint64_t t0, uint64_t t_depth)
+{
+    uint64_t now = clock_now_ns();
+    if (!b->f->ladder || !bench_ladder_late(depth, next, (double)(now - t_depth) / 1e9, (double)(now - t0) / 1e9, (double)b->f->seconds))
+        return false;
+    b->ladder.end = BENCH_END_TIME;
+    snprintf(b->ladder.why, sizeof b->ladder.why, "%u tokens would pass the %lld seconds given", next, (long long)b->f->seconds);
+    return true;
+}
+
 static int run_rows(struct bench *b, const uint32_t *batches, uint32_t n, const uint32_t *depths, uint32_t n_depths, struct err *e)
 {
     double roof;
@@ -261,7 +305,14 @@ static int run_rows(struct bench *b, const uint32_t *batches, uint32_t n, const 
         return rc;
     b->dots = b->device ? peaks.fma_ops_s : krn_probe_dot(b->workers, eng_session_config(b->s)->isa, 3);
     print_head(b, roof);
-    for (uint32_t i = 0; i < n * n_depths; i++) {
+    uint64_t t0 = clock_now_ns(), t_depth = t0;
+    uint32_t i = 0;
+    for (; i < n * n_depths; i++) {
+        if (i && i % n == 0) {
+            if (late(b, depths[i / n - 1], depths[i / n], t0, t_depth))
+                break;
+            t_depth = clock_now_ns();
+        }
         struct row row = {.batch = batches[i % n], .depth = depths[i / n]};
         if ((rc = measure(b, &row, e)))
             return rc;
@@ -275,26 +326,52 @@ static int run_rows(struct bench *b, const uint32_t *batches, uint32_t n, const 
         fflush(stdout);
     }
     if (b->f->json)
-        puts("]}");
+        putchar(']');
+    if (b->f->ladder)
+        print_end(b, depths[(i - 1) / n]);
+    if (b->f->json)
+        puts("}");
     return ERR_OK;
+}
+
+/* The depths that are asked for, or those of a ladder. */
+static int choose_depths(struct bench *b, const struct eng_config *c, uint32_t seqs, uint32_t *depths, uint32_t *n, uint32_t *deepest, struct err *e)
+{
+    const struct bench_flags *f = b->f;
+    if (f->seconds && !f->ladder)
+        return err_set(e, ERR_INVALID, "--seconds is for --ladder");
+    if (!f->ladder)
+        return cli_list("-d", f->depth ? f->depth : "0", 0, 1 << 24, depths, n, deepest, e);
+    if (f->depth)
+        return err_set(e, ERR_INVALID, "-d and --ladder exclude each other");
+    if (f->gen * f->reps > 1 << 24)
+        return err_set(e, ERR_INVALID, "-n, -r: %lld tokens after each depth are too many", (long long)(f->gen * f->reps));
+    struct eng_config at = *c;
+    at.seqs = seqs;
+    int rc = bench_ladder(&b->ladder, &at, (uint32_t)((f->gen + 1) * (f->reps + 1)), e);
+    *n = b->ladder.n;
+    memcpy(depths, b->ladder.depth, sizeof b->ladder.depth);
+    *deepest = *n ? depths[*n - 1] : 0;
+    return rc;
 }
 
 static int bench_model(const struct bench_flags *f, struct eng_config *c, struct err *e)
 {
     uint32_t batches[CLI_LIST_MAX], depths[CLI_LIST_MAX], n, n_depths, most, deepest;
     struct bench b = {.f = f};
+    _Static_assert((int)BENCH_RUNGS_MAX == (int)CLI_LIST_MAX, "a ladder is a list of depths");
     int rc = cli_list("-b", f->batch, 1, 4096, batches, &n, &most, e);
+    if (!rc && c->chunk && c->chunk < most)
+        c->chunk = most;
     if (!rc)
-        rc = cli_list("-d", f->depth, 0, 1 << 24, depths, &n_depths, &deepest, e);
+        rc = choose_depths(&b, c, most, depths, &n_depths, &deepest, e);
     if (rc)
         return rc;
     uint64_t decoded = deepest + (uint64_t)(f->gen + 1) * (deepest ? (uint64_t)f->reps + 1 : 1), longest = (uint64_t)f->prompt > decoded ? (uint64_t)f->prompt : decoded;
     if (longest > INT32_MAX)
         return err_set(e, ERR_INVALID, "-d, -n, -r: %llu positions are too many", (unsigned long long)longest);
-    c->ctx = c->ctx > longest ? c->ctx : (uint32_t)longest;
+    c->ctx = c->ctx > longest && !f->ladder ? c->ctx : (uint32_t)longest;
     c->seqs = most;
-    if (c->chunk && c->chunk < most)
-        c->chunk = most;
     if ((rc = eng_session_open(&b.s, c, most, e)))
         return rc;
     b.plan = eng_session_model(b.s)->plan;
@@ -320,7 +397,7 @@ static int bench_model(const struct bench_flags *f, struct eng_config *c, struct
 int verb_bench(int argc, char **argv)
 {
     struct cli_engine ef = CLI_ENGINE_DEFAULTS;
-    struct bench_flags f = {.prompt = 512, .gen = 128, .reps = 5, .batch = "1", .depth = "0"};
+    struct bench_flags f = {.prompt = 512, .batch = "1"};
     const struct cli_flags tables[] = {{flags, sizeof flags / sizeof *flags, &f}, {cli_engine_flags, cli_n_engine_flags, &ef}, {NULL, 0, NULL}};
     const char *words[1];
     size_t n_words;
@@ -333,6 +410,8 @@ int verb_bench(int argc, char **argv)
     if (!rc && !helped) {
         if (n_words)
             ef.model = words[0];
+        f.gen = f.gen ? f.gen : f.ladder ? 32 : 128;
+        f.reps = f.reps ? f.reps : f.ladder ? 3 : 5;
         if (!(rc = cli_engine_config(&ef, &c, &e))) {
             c.progress = cli_load_progress;
             rc = bench_model(&f, &c, &e);

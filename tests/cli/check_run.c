@@ -61,6 +61,11 @@ START_TEST(core)
         {"bench tiny.gguf --json --ops -p 4 -n 2 -r 1 -t 1 -b 1,2 -d 0,5 >out && grep -q '\"batch\":2,\"depth\":5,.*\"decode_ops\":.*\"operator\":\"linear\"' out", 0, ""},
         {"bench tiny.gguf --ops -p 4 -n 2 -r 1 -t 1 >out && grep -q 'a step of decode: 1 x 1 tokens at 1' out && grep -q 'rmsnorm' out", 0, ""},
         {"bench tiny.gguf --json -p 4 -n 2 -r 1 -t 1 --alias one --alias=two >out && grep -q 'model\":\"one\"' out", 0, ""},
+        {"bench tiny.gguf --ladder -n 2 -r 1 -t 1 >out && grep -q ' 1   1024 .*KV 0.2 MiB, states 0.0 MiB' out && grep -q 'ended at 2042 tokens: context: the model was made for 2048 tokens' out", 0, ""},
+        {"bench tiny.gguf --ladder -c 1100 -n 2 -r 1 -t 1 -b 1,2 --json >out && grep -q '\"batch\":2,\"depth\":1094,.*\"kv_bytes\":589824,\"state_bytes\":0.*\"ladder\":{\"last\":1094,\"end\":\"context\"' out", 0, ""},
+        {"bench tiny.gguf --ladder -c 1000 >out", 3, "is longer than the context of 1000"},
+        {"bench tiny.gguf --ladder -d 5 >out", 2, "exclude each other"},
+        {"bench tiny.gguf --seconds 5 >out", 2, "--seconds is for --ladder"},
         {"bench tiny.gguf -d 1,x >out", 2, "-d: expected up to 16 numbers"},
         {"run bad -p hi -n 3 >out", 3, "expected a number, found a truth value"}, /* not the user's flag, but the model's config */
         {"plan tiny.gguf --no-probe --json >out && grep -q '\"sweep_bytes\":0' out", 0, ""},
