@@ -4,7 +4,8 @@
 # Defaults: device 0 of `sluice devices`, prefill 512, decode 128, batches 1,8, 3 repetitions, at most 540 s in all (-s): what would begin or end later is left out
 # and said so. -g: goldens of MODELs in tests/data/real too. Without MODEL the rates are those of a fixture, which say nothing about a GPU.
 # Parts: features, limits and memory; verify on the fixtures of tests/data/models; for each MODEL prefill and decode rates, and a step by operator: GB/s as a share of
-# reads and Gop/s as a share of f32 products and sums, both measured on the device beforehand; with PEER_BENCH=llama-bench (built with Vulkan) its rates beside.
+# reads and Gop/s as a share of f32 products and sums, both measured on the device beforehand; with PEER_BENCH=llama-bench (built with Vulkan) its rates beside,
+# on its own device of the number of -d (GGML_VK_VISIBLE_DEVICES where it counts otherwise).
 # Exit 1: something did not verify or could not be run.
 set -eu
 cd "$(dirname "$0")/.."
