@@ -156,7 +156,7 @@ static int add_message(const eng_chat *c, const struct json *messages, size_t *a
             return rc;
     } else if (content && !json_is(content, JSON_STRING) && !json_is(content, JSON_NULL)) {
         return err_set(e, ERR_INVALID, "messages[%zu].content: expected a string or an array of parts", i);
-    } else if (!json_is(content, JSON_STRING) && (!strcmp(role, "user") || !strcmp(role, "system"))) {
+    } else if (!json_is(content, JSON_STRING) && (!strcmp(role, "user") || (!strcmp(role, "system") && !json_is(json_get(m, "tools"), JSON_ARRAY)))) {
         return err_set(e, ERR_INVALID, "messages[%zu].content: expected a string or an array of parts, found none", i);
     }
     if (end->continues && i == messages->n - 1) {
@@ -211,6 +211,7 @@ static int cut_at_mark(const struct ending *end, struct eng_prompt *p, struct er
 
 static int make_context(const eng_chat *c, const struct json *body, const struct ending *end, struct arena *a, struct json **out, struct err *e)
 {
+    static const char *const shown[] = {"tool_choice", "response_format"}; /* some templates tell the model of these demands */
     const struct json *messages = json_get(body, "messages"), *tools = json_get(body, "tools"), *extra = json_get(body, "chat_template_kwargs");
     if (!json_is(messages, JSON_ARRAY) || !messages->n)
         return err_set(e, ERR_INVALID, "messages: expected an array with at least one message");
@@ -228,6 +229,9 @@ static int make_context(const eng_chat *c, const struct json *body, const struct
     ok = ok && json_set(a, ctx, "messages", list) && json_set(a, ctx, "add_generation_prompt", json_new_bool(a, end->opens));
     if (ok && json_is(tools, JSON_ARRAY) && tools->n)
         ok = json_set(a, ctx, "tools", tools);
+    for (size_t i = 0; ok && i < sizeof shown / sizeof *shown; i++)
+        if (json_get(body, shown[i]) && !json_get(ctx, shown[i]) && eng_chat_reads(c, shown[i]))
+            ok = json_set(a, ctx, shown[i], json_get(body, shown[i]));
     *out = ctx;
     return ok ? ERR_OK : err_set(e, ERR_LIMIT, "the request is too large");
 }

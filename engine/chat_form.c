@@ -48,6 +48,10 @@ static int arguments_of(const struct eng_chat_form *f, const struct json *v, con
     if (json_is(v, JSON_STRING)) {
         if (json_parse(&tree, v->s, v->n, &json_strict, a, &why) == ERR_NOMEM)
             return too_large(e);
+        if (!tree && f->broken_arguments) {
+            *out = v;
+            return ERR_OK;
+        }
         if (!tree || tree->type != JSON_OBJECT)
             return err_set(e, ERR_INVALID, "%s.function.arguments: expected a JSON object in a string", at);
         *out = f->string_arguments ? v : tree;
@@ -250,11 +254,12 @@ static bool whole(const struct probe *p, const char *name, const char *key, cons
     return has(p, name) && has(p, key) && has(p, value) && !has(p, twice) && !has(p, python);
 }
 
+#define ID "zqid00001"
 #define USER "{\"role\":\"user\",\"content\":\"zquser\"},"
 #define CALL(id, n) "{\"id\":\"" id "\",\"type\":\"function\",\"function\":{\"name\":\"zqcall" n "\",\"arguments\":\"{\\\"zqkey" n "\\\": \\\"zqvalue" n "\\\"}\"}}"
+#define BROKEN "{\"id\":\"" ID "\",\"type\":\"function\",\"function\":{\"name\":\"zqcall1\",\"arguments\":\"{\\\"zqbad\"}}"
 #define RESULT(id) "{\"role\":\"tool\",\"tool_call_id\":\"" id "\",\"content\":\"zqresult\"}"
 #define ASSISTANT(more, calls) "{\"role\":\"assistant\"," more "\"tool_calls\":[" calls "]},"
-#define ID "zqid00001"
 
 static bool calls_in(struct probe *p, struct eng_chat_form *f)
 {
@@ -313,6 +318,8 @@ void eng_chat_probe(struct eng_chat_form *f, const eng_template *t, const struct
             f->split_text = text_beside(&p, f);
         }
         find_reasoning(&p, f);
+        f->broken_arguments = true;
+        f->broken_arguments = render(&p, f, "[" USER ASSISTANT("", BROKEN) RESULT(ID) "]") && has(&p, "{\"zqbad");
     }
     arena_free(&p.a);
 }

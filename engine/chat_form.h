@@ -16,6 +16,7 @@ struct eng_chat_form {
     bool calls;                 /* so does a past call with its arguments; the fields below are how */
     enum eng_empty empty;       /* content of a message that has calls and no text */
     bool string_arguments;
+    bool broken_arguments;      /* text that is no JSON comes out as it is: a model's broken call can be shown to it */
     bool short_ids;             /* ids must be nine letters and digits */
     bool one_call;              /* a message shows one call: several become messages, each before its result */
     bool split_text;            /* text and calls of one message become two */

@@ -385,7 +385,7 @@ static int compile_sheet(struct eng_compiler *c, struct err *e)
     struct unread u = {c, e, ERR_OK};
     int rc;
 
-    if ((rc = check_quantization(c, e)) || (rc = eng_env_u32(&c->env, "ctx", &p->ctx, e)) || (rc = eng_serving(c, e)) || (rc = check_asserts(c, e)) || (rc = eng_notes(c, e)) || (rc = eng_formats(c, e)) ||
+    if ((rc = check_quantization(c, e)) || (rc = eng_env_u32(&c->env, "ctx", &p->ctx, e)) || (rc = eng_serving(c, e)) || (rc = check_asserts(c, e)) || (rc = eng_notes(c, e)) || (rc = eng_formats(c, e)) || (rc = eng_own_template(c, e)) ||
         (rc = eng_env_u32(&c->env, "layers", &p->layers, e)) || (rc = eng_env_u32(&c->env, "hidden", &p->hidden, e)) || (rc = eng_env_u32(&c->env, "vocab", &p->vocab, e)))
         return rc;
     if (p->layers > LAYERS_MAX)

@@ -51,6 +51,7 @@ int eng_state_recurrent(struct eng_compiler *c, const char *name, uint32_t *stat
 /* serving.c: the sheet's `serve` section into the plan, and the context in force. */
 int eng_serving(struct eng_compiler *c, struct err *e);
 int eng_notes(struct eng_compiler *c, struct err *e); /* its `say` section: what holds of it */
+int eng_own_template(struct eng_compiler *c, struct err *e); /* its `template`, as one text in the plan */
 int eng_formats(struct eng_compiler *c, struct err *e); /* its `tools` and `reasoning`: checked, and copied into the plan */
 int eng_parts(struct eng_compiler *c, struct err *e); /* the sheet's `parts`: names each tensor's */
 /* rope_table.c: index of the table called name. */

@@ -128,6 +128,8 @@ static int open_text(struct eng_model *m, struct err *e)
         specials_from_config(m, specials, config);
     }
     m->special_tokens = specials;
+    if (!rc && !m->template_text && m->plan->template_text)
+        rc = keep_template(m, m->plan->template_text, m->plan->template_len, e);
     if (rc || !m->template_text)
         return rc;
     eng_tok_mark_template(m->tok, m->template_text, m->template_len);

@@ -71,6 +71,7 @@ struct eng_plan {
     uint32_t vocab, hidden, layers, ctx; /* ctx: what the model was made for */
     struct eng_serving serve;
     const struct json *formats;   /* {"tools", "reasoning"}: how models of this family spell calls and reasoning (engine/format.h) */
+    const char *template_text; size_t template_len; /* the chat template where the files bring none; NULL: the sheet has none either */
     const char *const *notes; uint32_t n_notes; /* the sheet's `say` that holds here: said once at load */
     uint32_t ctx_use;             /* the context this plan was compiled for: what was asked, else serve.ctx */
     uint32_t ctx_switch;          /* sequences that may pass it turn by krn_rope_table.inv_freq_far (longrope); 0: all turn alike */

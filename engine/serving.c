@@ -119,3 +119,26 @@ int eng_formats(struct eng_compiler *c, struct err *e)
     c->p->formats = copy;
     return rc;
 }
+
+/* The chat template of families whose published files bring none: lines, joined by ends of lines. */
+int eng_own_template(struct eng_compiler *c, struct err *e)
+{
+    const struct json *v = json_get(c->env.sheet, "template");
+    struct buf b;
+
+    if (!v)
+        return ERR_OK;
+    buf_init(&b, 1u << 20);
+    for (size_t i = 0; v->type == JSON_ARRAY && i < v->n && json_is(v->items[i], JSON_STRING); i++) {
+        buf_add(&b, v->items[i]->s, v->items[i]->n);
+        buf_char(&b, '\n');
+    }
+    bool lines = v->type == JSON_ARRAY && v->n;
+    for (size_t i = 0; lines && i < v->n; i++)
+        lines = json_is(v->items[i], JSON_STRING);
+    if (lines && !b.failed && (c->p->template_text = arena_strdup(c->mem, b.data, b.len - 1)))
+        c->p->template_len = b.len - 1;
+    buf_free(&b);
+    return !lines ? err_set(e, ERR_FORMAT, "sheet %s: template: expected a list of lines", c->env.sheet_name)
+                  : c->p->template_text ? ERR_OK : err_set(e, ERR_NOMEM, "chat template");
+}

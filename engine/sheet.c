@@ -20,7 +20,7 @@ struct eng_sheets {
 };
 
 static const char *const sections[] = {"sheet", "about", "extends", "abstract", "match", "params", "per_layer", "ropes", "defaults", "model", "blocks",
-    "state", "tensors", "parts", "skip", "inert", "keep", "assert", "serve", "say", "tools", "reasoning", "prefix", "anchor", "block_prefix", "config_root"};
+    "state", "tensors", "parts", "skip", "inert", "keep", "assert", "serve", "say", "tools", "reasoning", "template", "prefix", "anchor", "block_prefix", "config_root"};
 
 static int check_sections(const struct entry *s, struct err *e)
 {

@@ -13,7 +13,7 @@ static const char *form_text(const struct eng_chat_form *f)
     static const char *const empty[] = {"\"\"", "null", "absent"};
     if (!f->calls)
         return f->tools ? "tools, no calls" : "none";
-    snprintf(s, sizeof s, "%s%s %s%s%s%s%s%s%s", f->tools ? "" : "no tools, ", empty[f->empty], f->string_arguments ? "string" : "object", f->short_ids ? ", short ids" : "",
+    snprintf(s, sizeof s, "%s%s %s%s%s%s%s%s%s%s", f->tools ? "" : "no tools, ", empty[f->empty], f->string_arguments ? "string" : "object", f->broken_arguments ? ", broken too" : "", f->short_ids ? ", short ids" : "",
              f->one_call ? ", one call" : "", f->split_text ? ", split text" : "", f->reasoning ? ", " : "", f->reasoning ? f->reasoning : "", f->reasoning_alone ? " alone" : "");
     return s;
 }
@@ -40,9 +40,9 @@ static const struct { const char *tmpl, *form; } made[] = {
     {"{% for m in messages %}{{ m.content }}{% endfor %}", "none"},
     {TOOLS "{% for m in messages %}{{ m.content }}{% endfor %}", "tools, no calls"},
     {TOOLS "{% for m in messages %}{{ m.content }}" CALLS("|tojson") "{% endfor %}", "\"\" object"},
-    {TOOLS "{% for m in messages %}{{ m.content + '' }}" CALLS("+''") "{% endfor %}", "\"\" string"},
+    {TOOLS "{% for m in messages %}{{ m.content + '' }}" CALLS("+''") "{% endfor %}", "\"\" string, broken too"},
     {TOOLS "{% for m in messages %}{% if m.content is none %}" CALLS("|tojson") "{% else %}{{ m.content }}{% endif %}{% endfor %}", "null object, split text"},
-    {TOOLS "{% for m in messages %}{% if 'content' in m %}{{ m.content }}{% else %}" CALLS("+''") "{% endif %}{% endfor %}", "absent string, split text"},
+    {TOOLS "{% for m in messages %}{% if 'content' in m %}{{ m.content }}{% else %}" CALLS("+''") "{% endif %}{% endfor %}", "absent string, broken too, split text"},
     {"{% for m in messages %}{% if m.tool_calls and m.tool_calls|length > 1 %}{{ raise_exception('one') }}{% endif %}{{ m.content }}" CALLS("|tojson") "{% endfor %}",
      "no tools, \"\" object, one call"},
     {"{% for m in messages %}{% for c in m.tool_calls %}{% if c.id|length != 9 %}{{ raise_exception('nine') }}{% endif %}{% endfor %}{{ m.content }}" CALLS("|tojson") "{% endfor %}",
@@ -50,14 +50,14 @@ static const struct { const char *tmpl, *form; } made[] = {
     {"{% for m in messages %}{{ m.reasoning_content }}{{ m.content }}" CALLS("|tojson") "{% endfor %}", "no tools, \"\" object, reasoning_content"},
     {"{% for m in messages %}{% if m.thinking and m.content %}{{ raise_exception('both') }}{% endif %}{{ m.thinking }}{{ m.content }}" CALLS("|tojson") "{% endfor %}",
      "no tools, \"\" object, thinking alone"},
-    {"{% for m in messages %}{{ m.content }}{% for c in m.tool_calls %}{{ c }}{% endfor %}{% endfor %}", "no tools, \"\" string"}, /* Python's spelling of a dict, but not of the arguments */
+    {"{% for m in messages %}{{ m.content }}{% for c in m.tool_calls %}{{ c }}{% endfor %}{% endfor %}", "no tools, \"\" string, broken too"}, /* Python's spelling of a dict, but not of the arguments */
 };
 
 static const struct { const char *dir, *form; } published[] = {
-    {"deepseek-r1-distill-llama", "no tools, null string, split text"}, {"deepseek-v3", "no tools, null string, split text"},
-    {"deepseek-v3.1", "no tools, \"\" object"}, {"gemma3", "none"}, {"gpt-oss", "\"\" object, one call, split text, thinking"}, {"hermes3-tool-use", "\"\" object, split text"}, {"kimi-k2", "\"\" object"},
-    {"kimi-k2-instruct", "\"\" object"}, {"kimi-k3", "\"\" object, reasoning_content"}, {"llama3.1", "\"\" object, one call, split text"}, {"minimax-m2", "\"\" object, reasoning_content"},
-    {"mistral-nemo", "\"\" object, short ids"}, {"mistral-v1", "none"}, {"phi3.5", "none"}, {"qwen2.5", "\"\" object"}, {"qwen3", "\"\" object, reasoning_content"},
+    {"deepseek-r1-distill-llama", "no tools, null string, broken too, split text"}, {"deepseek-v3", "no tools, null string, broken too, split text"},
+    {"deepseek-v3.1", "no tools, \"\" object"}, {"gemma3", "none"}, {"gpt-oss", "\"\" object, one call, split text, thinking"}, {"hermes3-tool-use", "\"\" object, broken too, split text"}, {"kimi-k2", "\"\" object"},
+    {"kimi-k2-instruct", "\"\" object, broken too"}, {"kimi-k3", "\"\" object, broken too, reasoning_content"}, {"llama3.1", "\"\" object, one call, split text"}, {"minimax-m2", "\"\" object, reasoning_content"},
+    {"mistral-nemo", "\"\" object, short ids"}, {"mistral-v1", "none"}, {"phi3.5", "none"}, {"qwen2.5", "\"\" object"}, {"qwen3", "\"\" object, broken too, reasoning_content"},
     {"qwen3-coder", "\"\" object"}, {"smollm2", "none"}, {"smollm3", "none"}};
 
 START_TEST(core)

@@ -49,7 +49,8 @@ START_TEST(errors)
     static const struct { const char *text, *says; } bad[] = {
         {"\"serve\":{\"speed\":\"9\"}", "serve has no `speed`"}, {"\"serve\":{\"top_p\":\"1.5\"}", "serve.top_p: expected a number from 0 to 1, found 1.5"},
         {"\"serve\":{\"ctx\":\"ctx_use\"}", "cannot decide it"}, {"\"serve\":{\"seqs\":4}", "serve.seqs: expected an expression in quotes"},
-        {"\"serve\":{\"stop\":[\"\"]}", "serve.stop: expected tokens as text"}, {"\"say\":{\"x\":\"nobody\"}", "say `x`: `nobody`"}};
+        {"\"serve\":{\"stop\":[\"\"]}", "serve.stop: expected tokens as text"}, {"\"say\":{\"x\":\"nobody\"}", "say `x`: `nobody`"},
+        {"\"template\":\"text\"", "template: expected a list of lines"}, {"\"template\":[]", "template: expected a list of lines"}, {"\"template\":[\"a\",1]", "template: expected a list of lines"}};
     struct eng_plan *p;
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         int rc = compile(bad[i].text, 0, &p);
