@@ -146,4 +146,5 @@ help:
 	@echo "make bench            benchmarks (bench/; bench/gateway.sh: the gateway under load); make install PREFIX=/usr/local; make deb; make clean"
 
 -include $(shell find build -name '*.d' 2>/dev/null)
-.SECONDARY:
+# Objects of tests are kept. Not by an empty .SECONDARY: under it an object that joins (Vulkan's, once its tools are there) is not missed.
+.PRECIOUS: $(B)/%.o $(B)/gen/%.o
