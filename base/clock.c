@@ -21,3 +21,12 @@ void clock_sleep_ns(uint64_t ns)
     while (clock_nanosleep(CLOCK_MONOTONIC, 0, &t, &t) == EINTR)
         ;
 }
+
+void clock_cond_init(pthread_cond_t *c)
+{
+    pthread_condattr_t a;
+    pthread_condattr_init(&a);
+    pthread_condattr_setclock(&a, CLOCK_MONOTONIC);
+    pthread_cond_init(c, &a);
+    pthread_condattr_destroy(&a);
+}

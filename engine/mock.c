@@ -396,17 +396,13 @@ static bool copy_names(eng_mock *m, const char *list)
 
 int eng_mock_open(eng_mock **out, const struct eng_mock_config *c, eng_event_fn f, void *ctx, struct err *e)
 {
-    pthread_condattr_t a;
     int rc;
     *out = NULL;
     eng_mock *m = calloc(1, sizeof *m);
     if (!m)
         return err_set(e, ERR_NOMEM, "mock engine");
-    pthread_condattr_init(&a);
-    pthread_condattr_setclock(&a, CLOCK_MONOTONIC);
     pthread_mutex_init(&m->lock, NULL);
-    pthread_cond_init(&m->wake, &a);
-    pthread_condattr_destroy(&a);
+    clock_cond_init(&m->wake);
     m->ctx = c->ctx ? c->ctx : ENG_MOCK_CTX;
     m->seqs = c->seqs ? c->seqs : ENG_MOCK_SEQS;
     m->interval_ns = c->rate ? NS_PER_S / c->rate : 0;

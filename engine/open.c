@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/clock.h"
 #include "base/log.h"
 #include "engine/budget.h"
 #include "engine/device.h"
@@ -261,12 +262,8 @@ int eng_open(eng_engine **out, const struct eng_config *cfg, eng_event_fn f, voi
         return err_set(e, ERR_NOMEM, "engine");
     g->event = f;
     g->ctx = ctx;
-    pthread_condattr_t a;
-    pthread_condattr_init(&a);
-    pthread_condattr_setclock(&a, CLOCK_MONOTONIC);
     pthread_mutex_init(&g->lock, NULL);
-    pthread_cond_init(&g->wake, &a);
-    pthread_condattr_destroy(&a);
+    clock_cond_init(&g->wake);
     if ((rc = open_parts(g, cfg, e)))
         goto out;
     if (pthread_create(&g->thread, NULL, eng_sched_main, g) != 0) {

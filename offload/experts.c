@@ -11,7 +11,6 @@
 #include "offload/weights_internal.h"
 
 enum { NONE = UINT32_MAX, LEAVING = 8 };
-#define STALL_NS_MAX (120ull * NS_PER_S)
 
 enum state { FREE, FILLING, READY, FAILED };
 struct slot {
@@ -495,21 +494,17 @@ static void lay_out(off_experts *x, const struct off_choice *choice)
 int off_experts_open(off_experts **out, off_reader *r, const struct off_experts_config *cfg, struct err *e)
 {
     size_t all = (size_t)cfg->choice->layers * cfg->choice->per_layer;
-    pthread_condattr_t a;
     *out = NULL;
     off_experts *x = calloc(1, sizeof *x);
     if (!x)
         return err_set(e, ERR_NOMEM, "expert cache");
     x->readers = r;
     x->c = *cfg;
-    x->c.stall_ns_max = cfg->stall_ns_max ? cfg->stall_ns_max : STALL_NS_MAX;
+    x->c.stall_ns_max = cfg->stall_ns_max ? cfg->stall_ns_max : OFF_STALL_NS;
     x->n_slots = cfg->cut->slots;
     x->urgent = NONE;
     pthread_mutex_init(&x->lock, NULL);
-    pthread_condattr_init(&a);
-    pthread_condattr_setclock(&a, CLOCK_MONOTONIC);
-    pthread_cond_init(&x->ready, &a);
-    pthread_condattr_destroy(&a);
+    clock_cond_init(&x->ready);
     x->policy = (struct pol_experts){.kind = POL_EXPERTS_RATE, .layers = cfg->choice->layers, .per_layer = cfg->choice->per_layer, .of = calloc(all, sizeof *x->policy.of)};
     x->slots = calloc((size_t)x->n_slots + 1, sizeof *x->slots);
     x->experts = calloc(all, sizeof *x->experts);

@@ -23,7 +23,7 @@ struct off_experts_config {
     const struct off_choice *choice;              /* borrowed while open runs */
     const struct off_expert_cut *cut;
     uint8_t *arena;                               /* [cut->bytes] aligned to KRN_SLOT_ALIGN */
-    uint64_t stall_ns_max;                        /* a lease waits no longer; 0: two minutes */
+    uint64_t stall_ns_max;                        /* a lease waits no longer; 0: OFF_STALL_NS */
 };
 typedef struct off_experts off_experts;
 /* Adds no client: demand comes before, ahead after the others, as the caller says. ERR_NOMEM. */

@@ -16,6 +16,7 @@ struct off_reader_client {
     void *ctx;
 };
 enum { OFF_READER_CLIENTS = 4, OFF_READER_THREADS = 16 };
+#define OFF_STALL_NS (60ull * 1000000000)            /* what a lease waits for a drive, unless its owner says otherwise */
 typedef struct off_reader off_reader;
 
 /* Threads, and reads that each has on its way (without a ring: one). NULL or zeros: what measures best for this source. */

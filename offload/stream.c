@@ -274,16 +274,6 @@ void off_stream_stats(off_stream *s, struct off_stream_stats *out)
 }
 
 /* ---- open, close ---------------------------------------------------------------------------------------------- */
-static void open_lock(off_stream *s)
-{
-    pthread_condattr_t a;
-    pthread_mutex_init(&s->lock, NULL);
-    pthread_condattr_init(&a);
-    pthread_condattr_setclock(&a, CLOCK_MONOTONIC);
-    pthread_cond_init(&s->ready, &a);
-    pthread_condattr_destroy(&a);
-}
-
 int off_stream_open(off_stream **out, off_reader *readers, const struct off_stream_config *cfg, struct err *e)
 {
     *out = NULL;
@@ -294,7 +284,8 @@ int off_stream_open(off_stream **out, off_reader *readers, const struct off_stre
     s->c = *cfg;
     s->c.stall_ns_max = cfg->stall_ns_max ? cfg->stall_ns_max : OFF_STALL_NS;
     s->cap = 2 * cfg->n_order + 1; /* an entry that is used may wait for the tail while its record comes round again */
-    open_lock(s);
+    pthread_mutex_init(&s->lock, NULL);
+    clock_cond_init(&s->ready);
     s->order = malloc(cfg->n_order * sizeof *s->order);
     s->place = malloc((size_t)cfg->n_records * sizeof *s->place);
     s->entries = calloc(s->cap, sizeof *s->entries);

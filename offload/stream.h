@@ -19,7 +19,6 @@ struct off_stream_config {
     uint8_t *ring; uint64_t ring_bytes;           /* aligned to KRN_SLOT_ALIGN; at least the largest record */
     uint64_t stall_ns_max;                        /* a lease that waits longer is an error; 0: OFF_STALL_NS */
 };
-#define OFF_STALL_NS (60ull * 1000000000)
 typedef struct off_stream off_stream;
 /* Becomes a client of the readers, which have not started yet and are closed before the stream. ERR_NOMEM. */
 int off_stream_open(off_stream **out, off_reader *readers, const struct off_stream_config *cfg, struct err *e);
